@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.control_plane.sources.fixed_pods.name_server import NameServer
 from tests.e2e.conftest import RunActivator
 from tests.e2e.handover_clients import next_id
 from tests.e2e.handover_machine import Start, running, started_machines
@@ -153,6 +154,24 @@ def test_a_pod_that_an_operator_has_drained_gets_no_request(stack: ExitStack, st
     machine.upgrade()
     assert served_by(20) == {two.address}
     assert len(one.requests) == before
+
+
+@pytest.mark.parametrize("mode", ["servfail", "silent"])
+def test_names_keep_their_pods_while_name_servers_fail(stack: ExitStack, start: Start, mode: str) -> None:
+    server = stack.enter_context(NameServer())
+    pod = stack.enter_context(ScriptedPod(serve))
+    server.records[("app.test", "A")] = ["127.0.0.1"]
+    named = {"name": "named", "hosts": ["named"], "pods": [f"app.test:{pod.address.rpartition(':')[2]}"]}
+    machine = start(named, dns={"servers": [server.address], "timeout": "500ms"})
+    assert ask(machine.address, held("named")).status == 200
+    server.modes["app.test"] = mode
+    for _ in range(2):
+        machine.upgrade()
+        for _ in range(3):
+            assert ask(machine.address, held("named")).status == 200
+    server.modes.clear()
+    eventually(lambda: not machine.activator.revision("named").get("problems"), "it resolves again")
+    assert ask(machine.address, held("named")).status == 200
 
 
 @pytest.mark.parametrize("spare", [0, 2, 5])

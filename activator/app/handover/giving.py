@@ -207,7 +207,8 @@ class Giving:
         keys = tuple(self._control.worker.model.revisions)
         processes = self._control.processes
         scales, uses = processes.autoscaler.handed(), processes.groups.handed()
-        state = State(programs, self._workers.lives(), keys, scales, uses, self._control.aside())
+        names = self._control.file.fixed_pods.handed()
+        state = State(programs, self._workers.lives(), keys, scales, uses, self._control.aside(), names)
         successor.link.send(state, descriptors)
         adopted = await successor.receive(ADOPT_S)
         if not isinstance(adopted, Adopted):

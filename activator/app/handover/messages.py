@@ -16,6 +16,7 @@ import msgspec
 
 from activator.control_plane.groups.groups import HandedUse
 from activator.control_plane.scaling.autoscaler import HandedScale
+from activator.control_plane.sources.fixed_pods.source import HandedName
 from activator.control_plane.sources.process.handed import HandedPrograms
 from activator.members.messages import RevisionLives
 from activator.messages import Message
@@ -54,7 +55,8 @@ class State(Message, frozen=True, tag=True):
     """The programs, with their descriptors, and the incarnation numbers of revisions.
 
     `keys`: all revisions. `scales`: commands of operators to the autoscaler. `uses`: the last use of members of groups.
-    `aside`: pods that operators have drained, each with its revision.
+    `aside`: pods that operators have drained, each with its revision. `names`: the last answers of name servers; a
+    former process may not send them.
     """
 
     programs: HandedPrograms
@@ -63,6 +65,7 @@ class State(Message, frozen=True, tag=True):
     scales: tuple[HandedScale, ...]
     uses: tuple[HandedUse, ...]
     aside: tuple[tuple[str, str], ...]
+    names: tuple[HandedName, ...] = ()
 
 
 class Adopted(Message, frozen=True, tag=True):

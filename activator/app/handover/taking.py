@@ -22,6 +22,7 @@ from activator.app.handover.messages import (
     State,
     out_of_order,
 )
+from activator.control_plane.sources.fixed_pods.source import HandedName
 from activator.control_plane.sources.process.handed import Received
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.source import ProcessSource
@@ -113,6 +114,11 @@ class Takeover:
     def aside(self) -> tuple[tuple[str, str], ...]:
         """The pods that operators have taken out of service, each with its revision."""
         return () if self._state is None else self._state.aside
+
+    @property
+    def names(self) -> tuple[HandedName, ...]:
+        """The last answers of name servers."""
+        return () if self._state is None else self._state.names
 
     async def commit(self, keys: set[str], listening: set[str], processes: ProcessSource, pool: WorkerPool) -> None:
         """Become the activator. `keys`: all revisions, whose programs run. `listening`: the addresses of listeners."""

@@ -112,6 +112,7 @@ class Upgrades:
         if takeover is None:
             return
         supervisor = control.processes.supervisor
+        control.file.fixed_pods.restore(takeover.names)
         for key, identity in takeover.aside:
             control.submit(PodSetAside(key, identity, True))
         until_s = self._now() + CONTINUE_S

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
+
+import msgspec
 
 from activator.config.model.pods import Pod
 from activator.config.model.revision import Revision
 from activator.control_plane.probes.probed_pod import Failing
 from activator.control_plane.sources.fixed_pods.name_watch import NAMES_AT_ONCE_MAX, NameWatch, Wait
 from activator.control_plane.sources.fixed_pods.pods_file import Entries, PodsFile
-from activator.control_plane.sources.fixed_pods.resolver import NameResolver
+from activator.control_plane.sources.fixed_pods.resolver import NameResolver, Target
 from activator.messages import Change, ObservedPod, PodsListed, PodStatus
 from activator.runtime.clock import Now
 from activator.runtime.sockets import join_address, split_address
@@ -29,6 +31,14 @@ from activator.runtime.tasks import TaskGroupOwner, wait_for
 from activator.runtime.unix_address import is_unix
 
 SOURCE: Final = "static"
+
+
+class HandedName(msgspec.Struct, frozen=True, array_like=True):
+    """The last answer for a name, for another process of the activator. `port` 0: its SRV records."""
+
+    host: str
+    port: int
+    targets: tuple[Target, ...]
 
 
 class _Name(NamedTuple):
@@ -98,6 +108,23 @@ class FixedPods:
         """Return True if the revision is configured with fixed pods."""
         known = self._revisions.get(key)
         return known is not None and bool(known.fixed or known.path)
+
+    def handed(self) -> tuple[HandedName, ...]:
+        """Return the last answers for all names that have addresses."""
+        found = {
+            name: watch.targets
+            for known in self._revisions.values()
+            for name, watch in known.names.items()
+            if watch.targets
+        }
+        return tuple([HandedName(name.host, name.port, targets) for name, targets in found.items()])
+
+    def restore(self, names: Iterable[HandedName]) -> None:
+        """Continue with the answers of a former process where no query has been answered yet."""
+        former = {_Name(one.host, one.port): one.targets for one in names}
+        for known in list(self._revisions.values()):
+            for name, watch in known.names.items():
+                watch.restore(former.get(name, ()))
 
     def resubmit(self, key: str) -> None:
         self._submit(self.listed(key))

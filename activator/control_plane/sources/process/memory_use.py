@@ -137,7 +137,7 @@ class Gpus:
             for index in range(nvml.nvmlDeviceGetCount()):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                    found[one.pid] = found.get(one.pid, 0) + (one.usedGpuMemory or 0)  # None: the driver does not tell
+                    found[one.pid] = found.get(one.pid, 0) + (one.usedGpuMemory or 0)  # None: not known
         except nvml.NVMLError as error:
             log.warning("the memory of GPUs is not measured any more: %s", error)
             self._nvml = None

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ from activator.control_plane.sources.fixed_pods.resolver import (
     ResolveError,
     Target,
 )
-from activator.control_plane.sources.fixed_pods.source import FixedPods, canonical
+from activator.control_plane.sources.fixed_pods.source import FixedPods, HandedName, canonical
 from activator.messages import Change, PodsListed
 from activator.runtime.tasks import TaskGroupOwner
 from tests.control_plane.probes.test_prober import turns
@@ -169,6 +170,34 @@ def test_a_resolver_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture)
         f"{KEY}: app.test:80 cannot be resolved: the name servers answered SERVFAIL; its 1 addresses stay",
         f"{KEY}: app.test:80 resolves again",
     ]
+
+
+def test_another_process_continues_with_the_last_answers_where_it_has_none() -> None:
+    async def scenario(world: World) -> None:
+        world.resolver.said = {"app.test": answer("10.0.0.1"), "gone.test": answer("10.0.0.2")}
+        world.fixed.set_revision(KEY, Revision("a", pods=["app.test:80", "app.test:81", "gone.test:80"]))
+        await world.pass_time(0.5)
+        names = world.fixed.handed()
+        assert sorted((one.host, one.port, one.targets[0].ip) for one in names) == [
+            ("app.test", 80, "10.0.0.1"),
+            ("app.test", 81, "10.0.0.1"),
+            ("gone.test", 80, "10.0.0.2"),
+        ]
+        other = World()
+        other.resolver.said = {"app.test": answer("10.0.0.9"), "gone.test": ResolveError("no answer")}
+        other.fixed.set_revision(KEY, Revision("a", pods=["app.test:80", "gone.test:80", "10.0.0.7:1"]))
+        await other.pass_time(0.5)
+        assert other.pods() == [("10.0.0.9:80", 1), ("10.0.0.7:1", 1)]
+        other.fixed.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(names), type=tuple[HandedName, ...]))
+        assert other.pods() == [("10.0.0.9:80", 1), ("10.0.0.2:80", 1), ("10.0.0.7:1", 1)]
+        await other.pass_time(60.0)
+        assert other.pods() == [("10.0.0.9:80", 1), ("10.0.0.2:80", 1), ("10.0.0.7:1", 1)], "as any last answer"
+        other.resolver.said["gone.test"] = answer("10.0.0.3")
+        await other.pass_time(11.0)
+        assert other.pods() == [("10.0.0.9:80", 1), ("10.0.0.3:80", 1), ("10.0.0.7:1", 1)]
+        await other.tasks.close()
+
+    run(scenario)
 
 
 def test_a_name_that_is_gone_keeps_its_pods_for_a_while() -> None:
