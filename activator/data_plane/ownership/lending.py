@@ -5,7 +5,7 @@ Rules
      pod therefore holds across all members, and audits, drains and rebuilds need no special case.
   2. A request that waits at another member is in the owner's queue, in its normal order (`RemoteWaiter`).
   3. While no request waits and many slots are free, a borrower may keep its slots and reuse them (*lending*). When a
-     queue forms, all of them are recalled.
+     queue forms, or the revision begins to prefer a zone, all of them are recalled.
   4. A registration in a later view, or over another link, replaces the owner's record of a borrower: granted slots that
      it does not name have not arrived, or are void. If the limit was removed and restored within one view, the borrower
      returns each slot that it had or receives late.
@@ -346,7 +346,7 @@ class Lending(SlotLender):
     def waiting(self) -> int:
         return sum(len(borrower.waiters) for borrower in self.borrowers.values())
 
-    def queue_formed(self) -> None:
+    def recall(self) -> None:
         for borrower in self.borrowers.values():
             if borrower.lends:
                 borrower.lends = False
@@ -478,5 +478,7 @@ class Lending(SlotLender):
         if throttler.queue.waiters.length != 0 or table.policy.wants_key:
             return False
         if throttler.spec.is_once:  # a used slot cannot be used again
+            return False
+        if throttler.spec.balancing.zone:  # idle slots of near pods would send requests to far ones
             return False
         return int(table.capacity - table.in_flight) >= LENDING_FREE_SHARE * int(table.capacity)

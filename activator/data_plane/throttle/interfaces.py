@@ -107,8 +107,8 @@ class SlotSource:
 class SlotLender:
     """The lender of the owner's slots, which recalls them when a queue forms."""
 
-    def queue_formed(self) -> None:
-        """Handle the first waiter of a queue."""
+    def recall(self) -> None:
+        """Recall all lent slots: a queue has formed, or idle slots are not to be kept any more."""
         raise NotImplementedError
 
     def pod_placed(self, tracker: PodTracker) -> None:

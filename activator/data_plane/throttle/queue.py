@@ -380,7 +380,7 @@ class RevisionQueue:
             if sharing.source is None and not waiter.is_remote:
                 self._events.queue_formed(self._key)
             if sharing.lending is not None:
-                sharing.lending.queue_formed()
+                sharing.lending.recall()
         if sharing.source is not None:
             sharing.source.joined(waiter)
 

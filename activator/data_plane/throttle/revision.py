@@ -318,6 +318,8 @@ class RevisionThrottler:
         self.held.bytes_max = spec.queue.bytes or NO_LIMIT
         self.queue.reconfigure(spec)
         self._adapt(spec.queue.adaptive)
+        if spec.balancing.zone and self.sharing.lending is not None:
+            self.sharing.lending.recall()
 
     def move(self, table: TrackerTable, leases: list[Lease], homes: list[PodTracker]) -> None:
         """Replace a corrupt table by `table`, which already counts each lease in its new tracker in `homes`."""
