@@ -42,8 +42,8 @@ MEMORY_FAMILIES: tuple[Family[MemoryFigures], ...] = (
     Family(
         "activator_program_memory_bytes",
         Kind.GAUGE,
-        "Memory that the programs of a revision use: resident memory, where shared pages are counted for each process, "
-        "and with the package nvidia-ml-py that of GPUs.",
+        "Memory of the programs of a revision: resident (shared pages count for each process) and, with the package "
+        "nvidia-ml-py, that of GPUs.",
         _memory,
         (*REVISION_LABELS, "resource"),
         ((), (), RESOURCES),
