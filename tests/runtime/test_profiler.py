@@ -100,6 +100,7 @@ def snapshot(in_flight: int) -> bytes:
         "policy": "random",
         "protocol": "h1",
         "waits_for": "",
+        "waiting_requests": [],
         "failure": None,
         "slots": [slot],
         "without_slot": [],

@@ -73,7 +73,7 @@ def test_the_figures_of_several_workers_are_added() -> None:
         queue = dict.fromkeys(("waiting", "held_bytes", "granted", "queued", "exempted", "errors", "retry_after_s"), 0)
         sums = dict.fromkeys(("requests", "in_flight", "queued", "gathering", "delivering", "client_gone"), 0)
         rest = {"failed": {}, "retries": {}, "owner": True, "capacity": 1, "failure": None, "waits_for": ""}
-        return {**sums, **rest, "queue": queue, "slots": [slot]}
+        return {**sums, **rest, "waiting_requests": [], "queue": queue, "slots": [slot]}
 
     (slot,) = together({0: {"a": shown(3, 1, 0.5)}, 1: {"a": shown(4, 0, 1.0)}})["a"]["slots"]
     assert (slot["responses"], slot["errors"], slot["first_byte_total_s"]) == (7, 1, 1.5)
