@@ -45,7 +45,7 @@ def shown(answer: bytes) -> Group | Text:
     for revision in snapshot["revisions"]:
         parts.append(_revision(revision))
         if len(snapshot["revisions"]) == 1:
-            parts.extend(_waiting(number, one) for number, one in enumerate(revision["waiting_requests"], 1))
+            parts.extend(_waiting(number, one) for number, one in enumerate(revision.get("waiting_requests", []), 1))
         if revision["slots"] or revision["without_slot"]:
             parts.append(_slots(revision["slots"], revision["without_slot"]))
     parts.extend(_group(group) for group in snapshot.get("groups", []))

@@ -267,7 +267,8 @@ class App:
         if self.sources.activations is not None:
             await self.sources.activations.stop_writing()
         shutdown = self.config.shutdown
-        self._manager.stopping(shutdown.delay + max(shutdown.timeout, shutdown.tunnels) + STOP_MARGIN_S)
+        save_s = self.control.processes.supervisor.fleets.save_s()
+        self._manager.stopping(shutdown.delay + max(shutdown.timeout, shutdown.tunnels) + save_s + STOP_MARGIN_S)
         if shutdown.delay > 0.0:
             log.info("not ready from now on; draining begins in %g s", shutdown.delay)
             self._channel.send_command(AnnounceDrain())

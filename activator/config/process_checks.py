@@ -28,6 +28,7 @@ from activator.config.model.scaling import Scaling
 from activator.config.programs import parse_processors
 from activator.runtime.units import KIB
 
+HOOK_TIMEOUT_MAX_S: Final = 1_800.0  # the end of the activator waits for hooks
 LOG_SIZE_MIN_BYTES: Final = 64 * KIB  # smaller files would be renamed continuously
 
 _USED_UP: Final = "to ask a copy would use it up; use `readiness.log`, `readiness.command` or nothing"
@@ -184,6 +185,8 @@ def _check_hooks(at: KeyPath, hooks: Hooks) -> None:
             elif hook.body and not hook.http_post:
                 place["body"].advise("`body` has no effect with `command`: remove it")
             check_positive(place, hook, "timeout")
+            if hook.timeout > HOOK_TIMEOUT_MAX_S:
+                place["timeout"].found(f"at most {HOOK_TIMEOUT_MAX_S / 60.0:g}m")
 
 
 def _check_readiness(at: KeyPath, readiness: Readiness) -> None:

@@ -10,7 +10,7 @@ Rules
   4. `closed` is called once, when the other end is closed or an error occurs; not after `close`. Frames that the other
      process had sent before it closed its end are received first, also if sending fails in the meantime. After a reset
      uvloop reports the socket once and never again (libuv stops to watch it), even if not all data has been read:
-     then the rest is read in the next turns.
+     so the error of the socket is looked at RESET_CHECK_S after data, and the rest is read in the next turns.
   5. Between machines a frame is signed (`seal`), and has no descriptors. A wrong signature ends the connection. Such a
      connection has lower limits: SEALED_BYTES_MAX for a received frame and for the backlog.
 """
@@ -29,6 +29,7 @@ WIRE_BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024  # sent frames that the other 
 WIRE_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # larger than any table
 SEALED_BYTES_MAX: Final = 32 * 1024 * 1024
 READ_BYTES: Final = 64 * 1024
+RESET_CHECK_S: Final = 1.0  # at most so often per connection
 DESCRIPTORS_AT_ONCE_MAX: Final = 64  # in one frame; the kernel takes 253
 
 CODE_BYTES: Final = 16  # the length of a signature
@@ -78,6 +79,8 @@ class Wire:
         self._is_writing = False  # waits until the socket is writable
         self._is_flushing = False  # a flush is scheduled for the end of this turn
         self.is_open = True
+        self._reads_on = False  # `_read_rest` is scheduled
+        self._check: asyncio.TimerHandle | None = None  # after data: whether the connection was reset
         self._is_deaf = False  # the other end is closed, but its last frames may not be read yet
         self.has_ended = False  # the other end was closed orderly, by its process or by the process's end
         self.backlog_bytes = 0
@@ -124,6 +127,8 @@ class Wire:
         if not self.is_open:
             return
         self.is_open = False
+        if self._check is not None:
+            self._check.cancel()
         self._loop.remove_reader(self._socket.fileno())
         if self._is_writing:
             self._loop.remove_writer(self._socket.fileno())
@@ -155,7 +160,7 @@ class Wire:
             self._end()
             return
         if size == 0:
-            self.has_ended = True
+            self.has_ended = not self._is_deaf  # else a failure was seen before
             self._end()
         elif self._incoming:
             whole = self._incoming
@@ -167,17 +172,26 @@ class Wire:
         else:
             position = self._take_frames(_view[:size])
             self._incoming += _view[position:size]
-        if self.is_open and size and (self._is_deaf or self._was_reset()):
+        if self.is_open and size:
+            if self._is_deaf:
+                self._read_on()
+            elif self._check is None:
+                self._check = self._loop.call_later(RESET_CHECK_S, self._look_for_reset)
+
+    def _look_for_reset(self) -> None:
+        self._check = None
+        if self.is_open and self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._drop_unsent()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read the rest in the next turns, without a report of the loop."""
+        if not self._reads_on:
+            self._reads_on = True
             self._loop.call_soon(self._read_rest)
 
-    def _was_reset(self) -> bool:
-        """Return True if the other end has reset the connection; nothing can be sent any more."""
-        if not self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            return False
-        self._drop_unsent()
-        return True
-
     def _read_rest(self) -> None:
+        self._reads_on = False
         if self.is_open:
             self._readable()
 
@@ -234,6 +248,7 @@ class Wire:
                 break
             except OSError:
                 self._drop_unsent()  # the other end is closed: its last frames are still read
+                self._read_on()
                 break
             _close_all(descriptors)
             self.backlog_bytes -= sent

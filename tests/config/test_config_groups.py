@@ -188,7 +188,7 @@ def test_the_examples_of_the_page_are_files() -> None:
 def test_what_was_measured_counts_where_the_group_asks_for_it() -> None:
     def needs(measured: bool, peaks: dict[str, dict[str, int]], least: int = 0) -> dict[str, tuple[int, ...]]:
         text = file(
-            revision("a", f"min_scale: {least}", "needs: {memory: 1GiB}"),
+            revision("a", "", "needs: {memory: 1GiB}"),
             revision("b", f"min_scale: {least}, sleep: {{signal: SIGSTOP}}", "needs: {memory: 2GiB}"),
             group=f"members: [a, b], budget: {{gpu_memory: 1, memory: 8GiB}}, measured: {str(measured).lower()}",
         )
@@ -200,7 +200,7 @@ def test_what_was_measured_counts_where_the_group_asks_for_it() -> None:
     assert needs(False, peaks) == {"a": (0, gib), "b": (0, 2 * gib)}
     assert needs(True, {}) == {"a": (0, gib), "b": (0, 2 * gib)}
     assert needs(True, peaks) == {"a": (0, 3 * gib), "b": (0, 2 * gib)}
+    assert needs(True, {"default/a": {"memory": gib // 2}})["a"] == (0, gib), "no less than it declares"
     assert needs(True, {"default/a": {"memory": 9 * gib}})["a"] == (0, 8 * gib), "it could not be loaded any more"
-    both = {"default/a": {"memory": 5 * gib}, "default/b": {"memory": 4 * gib}}
-    assert needs(True, both) == {"a": (0, 5 * gib), "b": (0, 4 * gib)}
-    assert needs(True, both, 1) == {"a": (0, gib), "b": (0, 2 * gib)}, "both always run"
+    assert needs(True, {"default/a": {"memory": 9 * gib}}, 1)["a"] == (0, 6 * gib), "beside the one that always runs"
+    assert needs(True, {"default/b": {"memory": 9 * gib}}, 1)["b"] == (0, 2 * gib), "it always runs"

@@ -89,6 +89,7 @@ def problems_of(text: str) -> list[str]:
             "hooks.before_stop[0].body: `body` has no effect with `command`: remove it",
         ),
         (f"revisions: [{revision('hooks: {before_stop: [{command: [x], timeout: 0}]}')}]", "timeout: found"),
+        (f"revisions: [{revision('hooks: {before_stop: [{command: [x], timeout: 1h}]}')}]", "expected at most 30m"),
         (
             f"revisions: [{revision('lifetime: request, hooks: {after_start: [{command: [x]}]}')}]",
             "process.hooks: with `lifetime: request`: it ends by itself",

@@ -114,6 +114,23 @@ def test_a_hook_that_fails_is_logged_and_costs_nothing(
     assert [line for line in lines(record) if re.match(r"GET|POST /slots", line)] == [RESTORED, "GET /", SAVED]
 
 
+def test_a_hook_is_done_when_its_response_has_ended(run_activator: RunActivator, record: Path) -> None:
+    """A server may answer at once, and work while it sends the body."""
+    activator = started(run_activator, record, {"after_start": [{"http_post": "/slow"}, RESTORE]})
+    assert get(activator).status == 200
+    assert lines(record) == ["POST /slow", "done", RESTORED, "GET /"]
+
+
+def test_the_next_copy_waits_for_what_the_last_one_saves(run_activator: RunActivator, record: Path) -> None:
+    activator = started(
+        run_activator, record, {"after_start": [RESTORE], "before_stop": [{"http_post": "/slow"}, SAVE]}
+    )
+    assert get(activator, "/0").status == 200
+    eventually(lambda: "POST /slow" in lines(record), "it is being stopped")
+    assert get(activator, "/1").status == 200
+    assert lines(record) == [RESTORED, "GET /0", "POST /slow", "done", SAVED, RESTORED, "GET /1"]
+
+
 def test_the_hooks_of_a_start_end_with_its_time(run_activator: RunActivator, record: Path) -> None:
     hooks = {"after_start": [{"http_post": "/stall", "timeout": "60s"}]}
     revision = {**process_revision(command(record), hooks=hooks), "timeouts": {"startup": "1s"}}

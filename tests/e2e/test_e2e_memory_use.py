@@ -71,25 +71,38 @@ def test_what_is_used_is_shown_and_more_than_declared_is_said(run_activator: Run
     assert 60 * MIB < float(found[1]) < 150 * MIB
 
 
+def unload(activator: Activator, *names: str) -> None:
+    for name in names:
+        assert cli("unload", name, "--admin", f"http://{activator.admin}").returncode == 0
+    eventually(lambda: not set(names) & set(loaded(activator)), "all are unloaded")
+
+
 @pytest.mark.parametrize("is_measured", [False, True])
 def test_a_group_may_count_what_was_measured(run_activator: RunActivator, is_measured: bool) -> None:
-    """Both fit by what they declare, and not by what they use."""
+    """Both fit by what they declare, and not by what they use: from their next load on."""
     members = [revision("one", "10MiB"), revision("two", "10MiB")]
     activator = started(run_activator, *members, budget={"memory": "130MiB"}, measured=is_measured)
-    get(activator, "one")
-    eventually(lambda: memory(activator, "one"), "it is measured")
-    get(activator, "two")
-    eventually(lambda: memory(activator, "two"), "it is measured")
-    assert loaded(activator) == ["one", "two"], "two was not measured before"
-    for name in ("one", "two", "one"):
+    for name in ("one", "two"):
         get(activator, name)
-        eventually(lambda: loaded(activator) == ([name] if is_measured else ["one", "two"]), name)  # noqa: B023
+        eventually(lambda: memory(activator, name), "it is measured")  # noqa: B023
+    assert loaded(activator) == ["one", "two"], "a measurement takes nothing away from a program that runs"
+    unload(activator, "one", "two")
+    get(activator, "one")
+    get(activator, "two")
+    wanted = ["two"] if is_measured else ["one", "two"]
+    eventually(lambda: loaded(activator) == wanted, f"{wanted} are loaded")
+    get(activator, "one")
+    wanted = ["one"] if is_measured else ["one", "two"]
+    eventually(lambda: loaded(activator) == wanted, f"{wanted} are loaded")
 
 
 def test_a_program_that_uses_more_than_there_is_can_be_loaded(run_activator: RunActivator) -> None:
-    members = [revision("one", "10MiB"), revision("two", "10MiB")]
-    activator = started(run_activator, *members, budget={"memory": "20MiB"}, measured=True)
-    for name in ("one", "two", "one", "two"):
-        get(activator, name)
-        eventually(lambda: memory(activator, name), "it is measured")  # noqa: B023
-    assert loaded(activator) == ["two"]
+    """Beside one that always runs."""
+    base = revision("base", "10MiB", 20 * MIB)
+    base["process"]["min_scale"] = 1
+    activator = started(run_activator, base, revision("two", "5MiB"), budget={"memory": "20MiB"}, measured=True)
+    for _ in range(2):
+        get(activator, "two")
+        eventually(lambda: memory(activator, "two"), "it is measured")
+        assert loaded(activator) == ["base", "two"]
+        unload(activator, "two")

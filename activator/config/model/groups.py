@@ -53,8 +53,8 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured: Annotated[
         bool,
         doc(
-            "If true, the most `memory` and `gpu_memory` that a copy was measured to use counts in place of `needs`, "
-            "once a copy has run.",
+            "If true, the most `memory` and `gpu_memory` that a copy was measured to use counts in place of smaller "
+            "`needs`, from the next load of its revision on.",
             True,
         ),
     ] = False

@@ -55,38 +55,37 @@ def _rule(group: Group, members: dict[str, Revision], peaks: Mapping[str, Mappin
         group.name,
         resources,
         budget,
-        _all_measured(declared, resources, budget, peaks) if peaks else declared,
+        _measured(declared, resources, budget, peaks) if peaks else declared,
         group.exclusive,
         group.discipline,
         float(group.overtaken_at_most),
     )
 
 
-def _all_measured(
+def _measured(
     declared: dict[str, MemberRule],
     resources: tuple[str, ...],
     budget: Amounts,
     peaks: Mapping[str, Mapping[str, int]],
 ) -> dict[str, MemberRule]:
-    """Return the members with measured needs, unless programs that always run would no longer fit together."""
-    found = {key: _measured(one, resources, budget, peaks.get(key)) for key, one in declared.items()}
-    always = [sum(one.min * one.needs[place] for one in found.values()) for place in range(len(resources))]
-    if any(amount > most for amount, most in zip(always, budget)):
-        found = {key: declared[key] if one.min else one for key, one in found.items()}
+    """Return the members with measured needs that are larger, as long as each fits beside those that stay loaded.
+
+    Members that stay loaded keep their declared needs: the file was checked with these.
+    """
+    stays = {key for key, one in declared.items() if one.min or one.pinned}
+    kept = [
+        sum(max(one.min, 1) * one.needs[place] for key, one in declared.items() if key in stays)
+        for place in range(len(resources))
+    ]
+    found = dict(declared)
+    for key in peaks.keys() & declared.keys() - stays:
+        one = declared[key]
+        needs = tuple(
+            max(need, min(peaks[key].get(name, 0), most - taken))
+            for name, need, most, taken in zip(resources, one.needs, budget, kept)
+        )
+        found[key] = replace(one, needs=needs)
     return found
-
-
-def _measured(
-    member: MemberRule, resources: tuple[str, ...], budget: Amounts, peak: Mapping[str, int] | None
-) -> MemberRule:
-    """Return a member with its measured needs, but no more than the budget: it could not be loaded any more."""
-    if peak is None:
-        return member
-    needs = tuple(
-        need if name not in peak else min(peak[name], most) for name, need, most in zip(resources, member.needs, budget)
-    )
-    asleep = member.asleep and tuple(map(min, member.asleep, needs))
-    return replace(member, needs=needs, asleep=asleep)
 
 
 def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:

@@ -177,7 +177,7 @@ def _as_seen(old: PodRecord, change: ObservedPod) -> PodRecord:
         claims={**old.claims, change.source: change.status},
         weight=change.weight,
         limit=change.limit,
-        zone=change.zone,
+        zone=change.zone or ("" if old.claims.keys() <= {change.source} else old.zone),
         probe=change.probe or (old.probe and len(old.claims) > 1),  # the newest report of the only source decides
         restarts=max(old.restarts, change.restarts),
         doubted=old.doubted and not _is_declared_ready(old, change),

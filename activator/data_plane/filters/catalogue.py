@@ -118,6 +118,8 @@ class FilterCatalogue:
             filters.append(NoWake(key, spec.no_wake))
         if spec.respond_async is not None and self._answers is not None:
             filters.append(StoredResponses(spec.respond_async, self._answers))
+        if spec.record is not None and spec.record.include_usage:
+            filters.append(StreamUsage())
         if spec.progress is not None:
             filters.append(ProgressEvents(spec.progress, self._wheel, self._now))
         if spec.waiting_page is not None:
@@ -131,8 +133,6 @@ class FilterCatalogue:
             filters.append(StatusFallback(fallback))
         if spec.quiet_tunnels_s > 0.0 or spec.quiet_streams_s > 0.0:
             filters.append(ActivityTracking(spec.quiet_tunnels_s, spec.quiet_streams_s, self._wheel, self._now))
-        if spec.record is not None and spec.record.include_usage:
-            filters.append(StreamUsage())
         if spec.server_timing:
             filters.append(ServerTiming())
         if spec.headers is not None:

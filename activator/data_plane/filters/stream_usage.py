@@ -26,7 +26,7 @@ _EVENT_STREAM: Final = b"text/event-stream"
 
 @final
 class StreamUsage(Filter):
-    """The filter of one revision. It follows those that may take a request from its client."""
+    """The filter of one revision: after stored responses, which take requests from clients, and before fallbacks."""
 
     def on_routed(self, request: Exchange) -> None:
         if request.fallbacks == 0 and _may_stream(request.head):

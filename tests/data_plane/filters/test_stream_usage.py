@@ -317,3 +317,21 @@ def test_limits_of_tokens_are_settled_by_the_report(ends: bool, taken: int) -> N
     assert quota.ledger.tokens.left(world.clock.now()) == 1000 - taken
     assert json.loads(EDITED)["stream_options"] == {"include_usage": True}
     world.check_idle()
+
+
+@pytest.mark.parametrize("second_record", [None, RECORD])
+def test_a_request_that_another_revision_serves_during_a_start(second_record: RecordSpec | None) -> None:
+    """The option is in its body already, so its client is protected before it moves."""
+    world = Two(second={"filters": FiltersSpec(record=second_record)}, **ROOM)
+    fallback = FallbackSpec(revision="ns/second", while_starting=True)
+    world.throttler.filters = world.catalogue().chain_of("ns/app", FiltersSpec(fallback=fallback, record=RECORD))
+    world.second_pod()
+    client = Client()
+    exchange = world.proxy.open(post(ASKED), client)
+    exchange.request_body(ASKED)
+    exchange.request_end([])
+    exchange.begin()
+    world.clock.turn()
+    stream(exchange, STREAM)
+    end(exchange)
+    assert client.body == TOKENS + DONE

@@ -1,7 +1,7 @@
 """A program that appends a line to a file for each request: `recorder.py FILE PORT`.
 
-A line is `NAME METHOD PATH BODY`; NAME is the file's. `/fail` is answered with 500, `/stall` not at all, and `/exit`
-ends the program.
+A line is `NAME METHOD PATH BODY`; NAME is the file's. `/fail` is answered with 500, `/stall` not at all, `/slow` with a
+body that takes a second, and `/exit` ends the program.
 """
 
 from __future__ import annotations
@@ -35,7 +35,22 @@ class Recorder(BaseHTTPRequestHandler):
             os._exit(0)
         if self.path == "/stall":
             time.sleep(60.0)
+        if self.path == "/slow":
+            self.stream()
+            return
         self.reply(500 if self.path == "/fail" else 200)
+
+    def stream(self) -> None:
+        """Answer at once, and be done when the body is."""
+        self.send_response(200)
+        self.send_header("Content-Length", "10")
+        self.end_headers()
+        for _ in range(9):
+            self.wfile.write(b".")
+            time.sleep(0.1)
+        with RECORD.open("a", encoding="utf-8") as file:
+            file.write(f"{RECORD.stem} done\n")
+        self.wfile.write(b".")
 
     def reply(self, status: int) -> None:
         self.send_response(status)

@@ -31,6 +31,7 @@ from activator.runtime.tasks import TaskGroupOwner, wait_for
 from activator.runtime.unix_address import is_unix
 
 SOURCE: Final = "static"
+FORMER_S: Final = 30.0  # how long the answers that a former process had serve new names
 
 
 class HandedName(msgspec.Struct, frozen=True, array_like=True):
@@ -80,6 +81,8 @@ class FixedPods:
         self._wait = wait
         self._places = asyncio.Semaphore(NAMES_AT_ONCE_MAX)
         self._revisions: dict[str, _Revision] = {}
+        self._former: dict[_Name, tuple[Target, ...]] = {}  # the answers of a former process
+        self._former_until_s = 0.0
 
     def set_revision(self, key: str, revision: Revision) -> None:
         """Add or replace a revision."""
@@ -120,11 +123,15 @@ class FixedPods:
         return tuple([HandedName(name.host, name.port, targets) for name, targets in found.items()])
 
     def restore(self, names: Iterable[HandedName]) -> None:
-        """Continue with the answers of a former process where no query has been answered yet."""
-        former = {_Name(one.host, one.port): one.targets for one in names}
+        """Continue with the answers of a former process where no query has been answered yet.
+
+        They also serve names of files that are read within FORMER_S.
+        """
+        self._former = {_Name(one.host, one.port): one.targets for one in names}
+        self._former_until_s = self._now() + FORMER_S
         for known in list(self._revisions.values()):
             for name, watch in known.names.items():
-                watch.restore(former.get(name, ()))
+                watch.restore(self._former.get(name, ()))
 
     def resubmit(self, key: str) -> None:
         self._submit(self.listed(key))
@@ -207,6 +214,8 @@ class FixedPods:
             ask = partial(self.resolver.addresses if name.port else self.resolver.services, name.host)
             changed = partial(self._submit_changed, key)
             watch = NameWatch(f"{key}: {shown}", ask, changed, self._places, self._now, self._wait)
+            if self._now() < self._former_until_s:
+                watch.targets = self._former.get(name, ())
             known.names[name] = watch
             known.tasks[name] = self._tasks.keep_running("name", watch.step)
 

@@ -356,20 +356,19 @@ class ChildProcess(Unit):
             self._owner.reaping.exited(child.pid)
 
     async def signal(self, name: str) -> str:
-        if self._is_foreign():
+        if self.is_foreign():
             return "it belongs to another process of the activator"
         self._signal(signal.Signals[name])
         return ""
 
     # --- the end ---
 
-    def _is_foreign(self) -> bool:
-        """Return True if it runs, and the former process of the activator may keep it: nothing is done to it here."""
+    def is_foreign(self) -> bool:
         return self.handed is not None and not self._owner.owns_handed and not self._has_ended
 
     async def stop(self) -> None:
         stop = self._settings.stop
-        if self._is_foreign():
+        if self.is_foreign():
             return
         if self._tree is None:
             return
@@ -386,12 +385,12 @@ class ChildProcess(Unit):
             await self.emptied(self.grace_s)
 
     async def end_rest(self) -> None:
-        if self._tree is not None and not self._is_foreign() and await self._tree.living():
+        if self._tree is not None and not self.is_foreign() and await self._tree.living():
             await self._tree.signal(signal.Signals[self._settings.stop.signal])
             await self._tree.until_empty(self.grace_s, self._owner.now)
 
     async def emptied(self, timeout_s: float) -> None:
-        if self._is_foreign():
+        if self.is_foreign():
             return
         until_s = self._owner.now() + timeout_s
         await super().emptied(timeout_s)
@@ -399,7 +398,7 @@ class ChildProcess(Unit):
             await self._tree.until_empty(until_s - self._owner.now(), self._owner.now)
 
     async def end(self) -> None:
-        if self._is_foreign():
+        if self.is_foreign():
             self._owner.places.give_back(self._place)
             self.detach()
             return

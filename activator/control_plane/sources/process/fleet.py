@@ -53,6 +53,7 @@ class LocalProcess:
         self.ready = False
         self.busy = False  # it reports background work
         self.runs_hooks = False
+        self.saves = False  # it has hooks that run before its stop, and has been ready
         self.stopping = False
         self.rest = SleepState.AWAKE
         self.home = ""  # the group whose budget it counts against
@@ -172,9 +173,9 @@ class Fleet:
         """Return how many more copies `max_scale` allows.
 
         Copies that sleep or fall asleep count. A copy that is being stopped counts only if it serves one request in its
-        life: it may still be at work on that.
+        life, and may still be at work on that, or until its hooks have ended: the next copy may use what is saved.
         """
-        living = sum(self.is_once() or not process.stopping for process in self.processes.values())
+        living = sum(self.is_once() or one.saves or not one.stopping for one in self.processes.values())
         return max(resolve_program(self.revision).max_scale - living, 0)
 
     def starting(self) -> int:

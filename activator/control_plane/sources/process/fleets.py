@@ -83,6 +83,11 @@ class Fleets:
         everything = [*self.processes(), *self.leaving.values()]
         return bool(claim) and any(one.stopping and one.unit.claim == claim for one in everything)
 
+    def save_s(self) -> float:
+        """Return how long the hooks before a stop may take, those of the copy with the longest ones, in seconds."""
+        hooks = [one.revision.program.hooks for one in self.processes() if one.revision and one.revision.program]
+        return max([sum(float(hook.timeout) for hook in one.before_stop) for one in hooks], default=0.0)
+
     def statistics(self) -> dict[str, dict[str, int]]:
         """Return the counts for /debug."""
         return {

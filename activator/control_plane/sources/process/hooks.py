@@ -26,4 +26,4 @@ async def _run_hook(unit: Unit, hook: Hook) -> str:
     if hook.command:
         return await run(unit, hook.command, timeout_s)
     members = ",".join(f"{json.dumps(name)}:{value}" for name, value in hook.body.items())
-    return await post(unit.address, hook.http_post, timeout_s, f"{{{members}}}".encode() if members else b"")
+    return await post(unit.address, hook.http_post, timeout_s, f"{{{members}}}".encode() if members else b"", True)

@@ -55,6 +55,10 @@ class LifetimeListener(ABC):
         """Handle a process that has served its only request: it is no longer a pod and not part of the scale."""
 
     @abstractmethod
+    def has_saved(self, fleet: Fleet) -> None:
+        """Handle a process that is being stopped, and whose hooks before that have ended."""
+
+    @abstractmethod
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
         """Handle a process that has fallen asleep."""
 
@@ -76,7 +80,6 @@ class Lifetime:
         self._process = process
         self._unit = process.unit
         revision = fleet.revision if process.revision is None else process.revision
-        self._has_served = False
         self._hooks = Hooks() if revision.program is None else revision.program.hooks
 
     async def run(self) -> str:
@@ -110,7 +113,7 @@ class Lifetime:
                 if not process.was_ready and process.rest is SleepState.AWAKE:
                     fleet.start_s = self._now() - process.started_s
                 if process.rest is SleepState.AWAKE:
-                    self._has_served = True
+                    process.saves = bool(self._hooks.before_stop)
                     self._keeper.became_ready(fleet, process)
                 if process.is_once:
                     await self._serve_once(exited, asked)
@@ -143,7 +146,7 @@ class Lifetime:
             timeout_s = max(timeout_s - (self._now() - self._process.started_s), 0.0)
         until_s = self._now() + timeout_s
         cause = await self._unit.ready(timeout_s)
-        if not cause and not self._process.was_ready and self._hooks.after_start:
+        if not cause and not self._process.was_ready and self._hooks.after_start and not self._unit.is_foreign():
             try:
                 async with asyncio.timeout(max(until_s - self._now(), 0.0)):  # requests wait for no longer than this
                     await self._run_hooks("after_start", self._hooks.after_start)
@@ -201,7 +204,7 @@ class Lifetime:
             if exited.done() or process.stopping:
                 return ""
             process.rest = SleepState.AWAKE
-            self._has_served = True
+            process.saves = bool(self._hooks.before_stop)
             log.info("%s is awake", process.identity)
             self._keeper.became_ready(fleet, process)
 
@@ -233,17 +236,20 @@ class Lifetime:
 
     async def _wind_down(self, exited: asyncio.Future[None]) -> None:
         """Drain the program, then stop it."""
-        process = self._process
+        fleet, process = self._fleet, self._process
         drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
         if process.carries:
             waits: set[asyncio.Future[Any]] = {drained, exited}
             await asyncio.wait(waits, timeout=self._drain_limit_s(), return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
-        if self._has_served and process.rest is SleepState.AWAKE and self._hooks.before_stop:
+        if process.saves and process.rest is SleepState.AWAKE and not self._unit.is_foreign():
             hooks = self._tasks.start("hooks", self._run_hooks("before_stop", self._hooks.before_stop))
             await asyncio.wait({hooks, exited}, return_when=asyncio.FIRST_COMPLETED)
             hooks.cancel()
             await asyncio.wait({hooks})
+        if process.saves:
+            process.saves = False
+            self._keeper.has_saved(fleet)
         if process.sleep is not None and stops_by_signal(process.sleep) and process.rest is not SleepState.AWAKE:
             await self._unit.signal("SIGCONT")  # a stopped process could not react to the stop signal
         until_s = self._now() + self._unit.grace_s

@@ -14,6 +14,7 @@ import asyncio
 import importlib
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -27,8 +28,8 @@ from activator.runtime.units import GIB, MIB
 
 SAMPLE_S: Final = 10.0
 SAMPLE_MIN_S: Final = 1.0
+ANSWER_S: Final = 0.05  # how long the answer about GPUs is waited for; then that of before counts
 RESOURCES: Final = (MEMORY, GPU_MEMORY)
-STEP_SHARE: Final = 0.05  # a peak that rises by less is not reported
 
 Use = dict[str, int]  # bytes by resource; one that cannot be measured is missing
 
@@ -40,20 +41,21 @@ log = logging.getLogger("activator.process")
 class MemoryWatch:
     """The memory of all programs.
 
-    `peak_rose()` is called when a copy of a revision has used more than any copy before.
+    `counted_changed()` is called when `counted` has changed.
     """
 
-    def __init__(self, tasks: TaskGroupOwner, fleets: Fleets, now: Now, peak_rose: Callable[[], None]) -> None:
+    def __init__(self, tasks: TaskGroupOwner, fleets: Fleets, now: Now, counted_changed: Callable[[], None]) -> None:
         self._tasks = tasks
         self._fleets = fleets
         self._now = now
-        self._peak_rose = peak_rose
+        self._counted_changed = counted_changed
         self._gpus = Gpus()
         self._measured_s = 0.0
         self._is_measuring = False
         self._use: dict[str, Use] = {}  # by identity
         self._peaks: dict[str, tuple[Program, Use]] = {}  # by revision, and its program at the time
         self._warned: dict[tuple[str, str], int] = {}  # the declared amount, by revision and resource
+        self.counted: dict[str, Use] = {}  # the most that one copy of a revision has used, once it was unloaded
 
     def tick(self) -> None:
         """Measure when it is time; to be called several times in a second."""
@@ -66,6 +68,8 @@ class MemoryWatch:
             if leaders or self._use:
                 self._is_measuring = True
                 self._tasks.start("memory of programs", self._measure(leaders))
+        if self._count():
+            self._counted_changed()
 
     def use_of(self, key: str) -> Use:
         """Return what all programs of a revision used when they were measured last."""
@@ -75,34 +79,44 @@ class MemoryWatch:
                 total[resource] = total.get(resource, 0) + amount
         return total
 
-    def peaks(self) -> dict[str, Use]:
-        """Return the most that one copy of each revision has used, by key."""
-        return {key: use for key, (program, use) in self._peaks.items() if self._is_present(key, program)}
+    def _sample(self, leaders: Mapping[str, int]) -> dict[str, Use]:
+        return measured(leaders, self._gpus.latest() if leaders else None)
 
     async def _measure(self, leaders: Mapping[str, int]) -> None:
         try:
-            self._use = await asyncio.to_thread(measured, leaders, self._gpus)
+            self._use = await asyncio.to_thread(self._sample, leaders)
         finally:
             self._is_measuring = False
-        has_risen = False
+        for key in self._peaks.keys() - self._fleets.by_key.keys():
+            del self._peaks[key]
+        self._warned = {name: amount for name, amount in self._warned.items() if name[0] in self._fleets.by_key}
         for fleet in self._fleets.all():
+            program = fleet.revision.program
             for process in fleet.processes.values():
-                if process.revision is not None and process.revision.program is not None and process.ready:
+                if process.revision is not None and program is not None and process.ready:
                     use = self._use.get(process.identity, {})
-                    has_risen |= self._note(fleet.key, process.revision.program, use)
                     self._compare(fleet.key, process.revision.needs, use)
-        if has_risen:
-            self._peak_rose()
+                    if process.revision.program == program:
+                        self._note(fleet.key, program, use)
 
-    def _note(self, key: str, program: Program, use: Use) -> bool:
-        """Add a measurement to the peaks; return True if one has risen noticeably."""
+    def _note(self, key: str, program: Program, use: Use) -> None:
         before, peak = self._peaks.get(key, (program, {}))
-        if before != program:
-            peak = {}
-        risen = {name: amount for name, amount in use.items() if amount > (1.0 + STEP_SHARE) * peak.get(name, 0)}
-        if risen or before != program:
-            self._peaks[key] = program, {**peak, **risen}
-        return bool(risen)
+        peak = peak if before == program else {}
+        names = peak.keys() | use.keys()
+        self._peaks[key] = program, {name: max(peak.get(name, 0), use.get(name, 0)) for name in names}
+
+    def _count(self) -> bool:
+        """Count the peaks of revisions without programs: no running one may need more. Return True for a change."""
+        counted = {
+            key: peak if not self._fleets.of(key) else self.counted.get(key, {})
+            for key, (program, peak) in self._peaks.items()
+            if self._is_present(key, program)
+        }
+        counted = {key: use for key, use in counted.items() if use}
+        if counted == self.counted:
+            return False
+        self.counted = counted
+        return True
 
     def _compare(self, key: str, needs: Mapping[str, int], use: Use) -> None:
         for name, amount in use.items():
@@ -118,14 +132,30 @@ class MemoryWatch:
 
 
 class Gpus:
-    """The GPUs of this machine, if the package nvidia-ml-py and a driver are there."""
+    """The GPUs of this machine, if the package nvidia-ml-py and a driver are there.
+
+    A driver may hang: it is asked by a thread of its own, which is not waited for, also not at the end of the program.
+    """
 
     def __init__(self) -> None:
         self._nvml: Any = None
         self._is_tried = False
+        self._thread: threading.Thread | None = None
+        self._found: dict[int, int] | None = None
+
+    def latest(self) -> dict[int, int] | None:
+        """Return the bytes that each process had on all GPUs at the last answer, and ask again; None: not known."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._ask, name="GPUs", daemon=True)
+            self._thread.start()
+            self._thread.join(ANSWER_S)
+        return self._found
+
+    def _ask(self) -> None:
+        self._found = self.bytes_by_process()
 
     def bytes_by_process(self) -> dict[int, int] | None:
-        """Return the bytes that each process has on all GPUs; None if that is not known."""
+        """Return the bytes that each process has on all GPUs; None if that is not known. It may take any time."""
         if not self._is_tried:
             self._is_tried = True
             self._nvml = _nvml()
@@ -159,10 +189,12 @@ def _nvml() -> Any:
     return nvml
 
 
-def measured(leaders: Mapping[str, int], gpus: Gpus) -> dict[str, Use]:
-    """Return what each program uses; `leaders` are their first processes, by the name of the program."""
+def measured(leaders: Mapping[str, int], on_gpus: Mapping[int, int] | None) -> dict[str, Use]:
+    """Return what each program uses; `leaders` are their first processes, by the name of the program.
+
+    `on_gpus`: bytes by process; None: not known.
+    """
     trees = descendants(leaders.values())
-    on_gpus = gpus.bytes_by_process() if trees else None
     found: dict[str, Use] = {}
     for identity, leader in leaders.items():
         tree = trees.get(leader)
@@ -184,14 +216,25 @@ def descendants(leaders: Iterable[int]) -> dict[int, list[int]]:
                 parents[int(name)], groups[int(name)] = int(fields[PARENT]), int(fields[GROUP])
             except OSError:  # it has ended
                 continue
+    return trees_of(leaders, parents, groups)
+
+
+def trees_of(leaders: Iterable[int], parents: Mapping[int, int], groups: Mapping[int, int]) -> dict[int, list[int]]:
+    """Return `descendants`, given the parent and the process group of each process."""
     trees: dict[int, list[int]] = {leader: [] for leader in leaders if leader in parents}
+    known = {leader: leader for leader in trees}  # the leader of each process that was looked at; 0: none
     for process in parents:
-        ancestor, steps = process, 0
-        while ancestor not in trees and ancestor in parents and steps < len(parents):
-            ancestor, steps = parents[ancestor], steps + 1
-        leader = ancestor if ancestor in trees else groups[process]
-        if leader in trees:
-            trees[leader].append(process)
+        path: list[int] = []
+        ancestor = process
+        while ancestor not in known and ancestor in parents:
+            known[ancestor] = 0  # ends a loop, which a number that was used again could make
+            path.append(ancestor)
+            ancestor = parents[ancestor]
+        for one in reversed(path):
+            leader = known.get(parents[one], 0) or groups[one]
+            known[one] = leader if leader in trees else 0
+        if known[process]:
+            trees[known[process]].append(process)
     return trees
 
 

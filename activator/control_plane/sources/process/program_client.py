@@ -24,14 +24,19 @@ class Reply(NamedTuple):
     problem: str = ""
 
 
-async def query_program(address: str, head: str, timeout_s: float, body_bytes_max: int = 0, body: bytes = b"") -> Reply:
-    """Send a request. `head`: request line and fields without `Host` and the end. Without a maximum no body is read."""
+async def query_program(
+    address: str, head: str, timeout_s: float, body_bytes_max: int = 0, body: bytes = b"", discards: bool = False
+) -> Reply:
+    """Send a request. `head`: request line and fields without `Host` and the end.
+
+    Without a maximum no body is read or, if `discards`, it is read to its end and discarded.
+    """
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await open_stream(address)
             writer.write(f"{head}Host: {authority_of(address)}\r\nConnection: close\r\n\r\n".encode() + body)
-            return await _reply(reader, body_bytes_max)
+            return await _reply(reader, body_bytes_max, discards)
     except TimeoutError:
         return Reply(problem=f"no answer within {timeout_s:g} s")
     except OSError as error:
@@ -42,7 +47,8 @@ async def query_program(address: str, head: str, timeout_s: float, body_bytes_ma
 
 
 class _Answer(ResponseSink):
-    def __init__(self) -> None:
+    def __init__(self, discards: bool) -> None:
+        self._discards = discards
         self.status = 0
         self.body = bytearray()
         self.is_whole = False
@@ -54,20 +60,21 @@ class _Answer(ResponseSink):
         self.status = head.status
 
     def response_body(self, data: bytes) -> None:
-        self.body += data
+        if not self._discards:
+            self.body += data
 
     def response_end(self, trailers: Headers) -> None:
         self.is_whole = True
 
 
-async def _reply(reader: asyncio.StreamReader, body_bytes_max: int) -> Reply:
-    found = _Answer()
+async def _reply(reader: asyncio.StreamReader, body_bytes_max: int, discards: bool) -> Reply:
+    found = _Answer(discards)
     parser = ResponseParser(found)
     parser.expect(False)
     while not found.is_whole:
         data = await reader.read(_READ_BYTES)
         error = parser.feed(data) if data else parser.feed_eof()
-        if found.status and not body_bytes_max:
+        if found.status and not body_bytes_max and not discards:
             break
         if error is not None:
             return Reply(problem=error.detail or "no valid HTTP response")

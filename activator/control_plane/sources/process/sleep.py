@@ -35,11 +35,14 @@ async def wake(unit: Unit, sleep: Sleep) -> str:
     return await run(unit, sleep.wake, timeout_s)
 
 
-async def post(address: str, path: str, timeout_s: float, body: bytes = b"") -> str:
-    """Send a POST, without a body or of JSON; return why it was not answered with 2xx, or an empty string."""
+async def post(address: str, path: str, timeout_s: float, body: bytes = b"", discards: bool = False) -> str:
+    """Send a POST, without a body or of JSON; return why it was not answered with 2xx, or an empty string.
+
+    `discards`: the program is done when its response has ended, not when it begins.
+    """
     kind = "Content-Type: application/json\r\n" if body else ""
     head = f"POST {path} HTTP/1.1\r\n{kind}Content-Length: {len(body)}\r\n"
-    reply = await query_program(address, head, timeout_s, body=body)
+    reply = await query_program(address, head, timeout_s, body=body, discards=discards)
     if reply.problem:
         return f"POST {path}: {reply.problem}"
     return "" if 200 <= reply.status < 300 else f"POST {path} was answered with {reply.status}"

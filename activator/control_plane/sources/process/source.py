@@ -74,7 +74,7 @@ class ProcessSource(Source):
             now,
             wall_clock,
         )
-        self.memory = MemoryWatch(tasks, self.supervisor.fleets, now, self._peak_rose)
+        self.memory = MemoryWatch(tasks, self.supervisor.fleets, now, self._counted_changed)
         self._config = Config()
         self.output = OutputTailSender(self.supervisor.fleets.get, now, show_output)
 
@@ -96,7 +96,7 @@ class ProcessSource(Source):
             else:
                 self.drop_revision(key)
         self._config = config
-        self.groups.configure(resolve_groups(config, self.memory.peaks()))
+        self.groups.configure(resolve_groups(config, self.memory.counted))
         self.dependencies.configure({key: tuple(map(key_of, one.depends_on)) for key, one in with_programs.items()})
         for key, revision in with_programs.items():
             running = self.supervisor.fleets.running(key)  # programs of a new revision were handed over
@@ -201,10 +201,10 @@ class ProcessSource(Source):
         self.output.tick()
         self.memory.tick()
 
-    def _peak_rose(self) -> None:
+    def _counted_changed(self) -> None:
         """Apply measured amounts to the groups that count them."""
         if any(group.measured for group in self._config.groups):
-            self.groups.configure(resolve_groups(self._config, self.memory.peaks()))
+            self.groups.configure(resolve_groups(self._config, self.memory.counted))
 
     def _report(self, change: Change) -> None:
         self._submit(change)

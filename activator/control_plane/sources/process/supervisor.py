@@ -302,8 +302,7 @@ class ProcessSupervisor(LifetimeListener):
 
     def _move_towards(self, fleet: Fleet) -> None:
         running = fleet.running()
-        missing = fleet.wanted - len(running)
-        if missing > 0:
+        if (missing := fleet.wanted - len(running)) > 0:
             self._add(fleet, missing)
             return
         # Stop those that are not ready first and busy ones last; among equals the youngest first.
@@ -323,8 +322,7 @@ class ProcessSupervisor(LifetimeListener):
             process.rest = SleepState.WAKING
             process.wake_asked.set()
             missing -= 1
-        # A copy that falls asleep is woken as soon as it sleeps: its `fell_asleep` calls this again.
-        missing = min(missing - fleet.falling_asleep(), fleet.room())
+        missing = min(missing - fleet.falling_asleep(), fleet.room())  # one that falls asleep is woken then
         if missing > 0 and not self.fleets.is_being_left(self._units.claim_of(fleet.revision)):
             for _ in range(min(missing, STARTING_MAX - fleet.starting())):
                 if not self._start(fleet):
@@ -434,8 +432,11 @@ class ProcessSupervisor(LifetimeListener):
 
     def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
         self._submit(PodGone(process.key, SOURCE, process.identity))  # the data plane's last report about it follows
-        self._reconcile(fleet)  # the next one may be started
+        self.has_saved(fleet)
         self._listener.programs_changed(process.key, process.home)
+
+    def has_saved(self, fleet: Fleet) -> None:
+        self._reconcile(fleet)  # the next one may be started
 
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
         if process.home != fleet.home:

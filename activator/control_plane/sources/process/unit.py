@@ -108,6 +108,10 @@ class Unit(ABC):
     def disown(self) -> None:
         """Stop managing an existing container, which the activator then does not stop; no effect on other units."""
 
+    def is_foreign(self) -> bool:
+        """Return True if it runs, and a former process of the activator may keep it: nothing is done to it here."""
+        return False
+
     def unsettled(self) -> str:
         """Return why it cannot be handed over to another process of the activator now; empty if it can."""
         return "an upgrade takes over processes only"
