@@ -93,7 +93,10 @@ class Disturbance:
 
 
 class Ledger:
-    """All outcomes, counted; the unexplained ones as words in `violations`. For use from several threads."""
+    """All outcomes, counted; the unexplained ones as words in `violations`. For use from several threads.
+
+    `executors` is called without its lock, so that it may take others.
+    """
 
     def __init__(self, executors: Callable[[str], frozenset[int]]) -> None:
         self.results: Counter[tuple[str, str]] = Counter()  # by kind and result
@@ -126,17 +129,19 @@ class Ledger:
             if outcome.result == OK:
                 took_s = outcome.ended_s - outcome.began_s
                 self.longest_s[outcome.kind] = max(self.longest_s.get(outcome.kind, 0.0), took_s)
-            else:
-                self.failed += 1
-                self._judge(outcome)
-
-    def _judge(self, outcome: Outcome) -> None:
-        for disturbance in reversed(self._disturbances):
-            if disturbance.explains(outcome, self._executors):
-                self.explained[disturbance.kind] += 1
                 return
-        recent = list(self._disturbances)[-4:]
-        self.violate(f"an unexplained failure: {outcome}; the last disturbances: {recent}")
+            self.failed += 1
+            disturbances = list(self._disturbances)
+        self._judge(outcome, disturbances)
+
+    def _judge(self, outcome: Outcome, disturbances: list[Disturbance]) -> None:
+        """Judge a failure without the lock: `executors` takes one of its own."""
+        for disturbance in reversed(disturbances):
+            if disturbance.explains(outcome, self._executors):
+                with self._lock:
+                    self.explained[disturbance.kind] += 1
+                return
+        self.violate(f"an unexplained failure: {outcome}; the last disturbances: {disturbances[-4:]}")
 
     def disturbances(self) -> list[str]:
         """Describe the last disturbances, by the monotonic clock as the outcomes do, and by the time of day."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.e2e.running import eventually, resident_bytes
 from tests.soak.executions import ONCE, TRIES_MAX, Executions
 from tests.soak.figures import BOUNDS, COUNT_SIGNAL, Probe, Sample, compare, gauges
 from tests.soak.ledger import ANY, CUT, OK, Explanation, Ledger, Outcome
+from tests.soak.world import World
 
 BAD_GATEWAY = "502 pod_closed"
 
@@ -78,6 +80,33 @@ def test_what_had_begun_before_is_not_explained_by_a_lack_of_descriptors() -> No
     assert ledger.violation_count == 0
     ledger.record(outcome(CUT, ago_s=1.0))
     assert ledger.violation_count == 1
+
+
+def test_failures_and_executions_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure asks for its executors while the executions are being judged; neither waits for the other."""
+    world = World(tmp_path, 1)
+    record = world.record("app", 1)
+    record.write_text("begin short-1 5 2\n")
+    violate, entered, goes_on = world.ledger.violate, threading.Event(), threading.Event()
+
+    def waits(words: str) -> None:
+        entered.set()
+        goes_on.wait(10.0)
+        violate(words)
+
+    monkeypatch.setattr(world.ledger, "violate", waits)
+    world.ledger.disturb("kill", Explanation("activator", ANY, frozenset({CUT}), pids=frozenset({5})))
+    judging = threading.Thread(target=world.judge_executions, daemon=True)
+    judging.start()
+    assert entered.wait(10.0)
+    recording = threading.Thread(target=world.ledger.record, args=(outcome(CUT),), daemon=True)
+    recording.start()
+    recording.join(5.0)
+    assert not recording.is_alive(), "it waits for a lock that the judge of executions holds"
+    goes_on.set()
+    judging.join(5.0)
+    assert not judging.is_alive()
+    assert world.ledger.explained["kill"] == world.ledger.violation_count == 1
 
 
 # --- executions ---

@@ -238,12 +238,15 @@ class World:
             return frozenset().union(*(one.executors(name) for one in self._records.values()))
 
     def judge_executions(self) -> None:
-        """Read the records; move what they say to the ledger."""
+        """Read the records; move what they say to the ledger, whose lock is never taken while this one is held."""
+        found: list[str] = []
         with self._lock:
             for one in self._records.values():
                 one.poll()
-                while one.violations:
-                    self.ledger.violate(one.violations.pop())
+                found += one.violations
+                one.violations.clear()
+        for words in found:
+            self.ledger.violate(words)
 
     def executions(self) -> list[Executions]:
         return list(self._records.values())
