@@ -139,8 +139,9 @@ class Crowd:
     def http2(self, target: Target, clients: int, pause_s: float) -> None:
         for number in range(clients):
             chance = random.Random(self._chance.random())
+            name = f"http2-{number} of {target.revision} at {target.door}"
             self._threads.append(
-                threading.Thread(target=self._http2, args=(target, pause_s, chance), name=f"http2-{number}")
+                threading.Thread(target=self._http2, args=(target, pause_s, chance), name=name, daemon=True)
             )
             self._threads[-1].start()
 

@@ -207,6 +207,14 @@ class World:
     def crowd(self, number: int) -> Crowd:
         """All clients at work; the number makes them draw other lots."""
         crowd = Crowd(self.ledger, self.background, self.seed * 1_000 + number, self._stream_s)
+        try:
+            self._start_clients(crowd)
+        except BaseException:
+            crowd.stop()
+            raise
+        return crowd
+
+    def _start_clients(self, crowd: Crowd) -> None:
         for revision in ("app", "fixed", "named"):
             crowd.shorts(self.target(revision), 2, 0.15)
             crowd.shorts(self.target(revision), 1, 0.2, fresh=True)
@@ -228,7 +236,6 @@ class World:
             for kind in ("events", "websocket", "upload", "download", "leaves"):
                 crowd.streams(self.target("steady", replica=replica), kind)
             crowd.http2(self.target("steady", replica=replica), 1, 0.2)
-        return crowd
 
     # --- judges ---
 
