@@ -65,11 +65,15 @@ def run(folder: Path, seed: int, length: Length, pause_s: float = PAUSE_S) -> tu
             before = _samples(world, 1, length.settle)
             _phase(world, disturber, 2, length.rest)
             after = _samples(world, 3, length.settle)
+        except Exception:
+            _keep_logs(world, seed)
+            raise
         finally:
             over.set()
             minutes.join()
         world.judge_executions()
         world.judge_logs()
+        world.ledger.judge_successes()
         for door in before:
             for problem in compare(door, before[door], after[door]):
                 world.ledger.violate(problem)
@@ -79,11 +83,10 @@ def run(folder: Path, seed: int, length: Length, pause_s: float = PAUSE_S) -> tu
 
 
 def _keep_logs(world: World, seed: int) -> None:
-    """Write the evidence: the disturbances, and the logs of the processes that live."""
+    """Write the evidence: the disturbances, and all logs."""
     LOGS.mkdir(exist_ok=True)
-    activators = {"activator": world.activator, **{f"replica {n}": one for n, one in world.replicas.running.items()}}
     parts = ["\n".join(world.ledger.disturbances())]
-    parts += [f"--- {name} ---\n{activator.text()}" for name, activator in activators.items()]
+    parts += [f"--- {name} ---\n{activator.text()}" for name, activator in world.logs()]
     path = LOGS / f"soak-{seed}.log"
     path.write_text("\n".join(parts), encoding="utf-8")
     print(f"the logs are in {path}")

@@ -31,7 +31,8 @@ from tests.e2e.handover_machine import ADMIN, PLAIN, PROGRAM, SECURE, Machine
 from tests.e2e.running import Activator, configured, eventually, processes
 from tests.e2e.test_e2e_members import Replicas, free_ports
 from tests.e2e.test_e2e_tls import Files, trusting
-from tests.soak.clients import STREAM_S, Crowd, Target
+from tests.soak.attempts import Target
+from tests.soak.clients import STREAM_S, Crowd
 from tests.soak.executions import Executions
 from tests.soak.figures import Probe, Sample, sample
 from tests.soak.ledger import Ledger
@@ -77,6 +78,7 @@ class World:
         self._lock = threading.RLock()
         self._records: dict[str, Executions] = {}
         self.ledger = Ledger(self._executors)
+        self._killed: list[tuple[str, Activator]] = []
 
     def __enter__(self) -> Self:
         try:
@@ -227,7 +229,7 @@ class World:
         crowd.http2(self.target("app"), 1, 0.1)
         crowd.http2(self.target("fixed"), 1, 0.1)
         for revision in ("app", "fixed"):
-            for kind in ("events", "websocket", "upload", "chunked", "download", "leaves"):
+            for kind in ("events", "websocket", "upload", "chunked upload", "download", "leaves"):
                 crowd.streams(self.target(revision), kind)
         crowd.streams(self.target("spool"), "slow download", 2)
         for replica in range(REPLICAS):
@@ -259,13 +261,25 @@ class World:
         return list(self._records.values())
 
     def judge_logs(self) -> None:
-        """A traceback is a fault, whatever the disturbances were."""
-        for activator in (self.activator, *self.replicas.running.values()):
-            for line in activator.logged(r"Traceback.*"):
-                place = next(place for place, text in enumerate(activator.log) if line in text)
-                self.ledger.violate("a traceback: " + " | ".join(activator.log[max(place - 1, 0) : place + 12]))
+        """A traceback is a fault, whatever the disturbances were, in the logs of killed replicas too."""
+        for name, activator in self.logs():
+            log = list(activator.log)
+            for place, line in enumerate(log):
+                if "Traceback" in line:
+                    context = " | ".join(log[max(place - 1, 0) : place + 12])
+                    self.ledger.violate(f"a traceback of the {name}: {context}")
+
+    def logs(self) -> list[tuple[str, Activator]]:
+        """All activators by their names, those included that were killed."""
+        running = [(f"replica {index}", one) for index, one in sorted(self.replicas.running.items())]
+        return [("activator", self.activator), *running, *self._killed]
 
     # --- faults ---
+
+    def kill_replica(self, index: int) -> None:
+        """SIGKILL; its log is judged with the others at the end."""
+        self._killed.append((f"killed replica {index}", self.replicas.running[index]))
+        self.replicas.kill(index)
 
     def set_clock(self, offset_s: float) -> None:
         """Make the wall clock of the activator differ from the machine's by so much."""
