@@ -7,17 +7,20 @@ Rules
      after an upgrade, `settle` seconds of load without disturbances, and with no load (figures.py).
   2. It prints a line per minute, and at the end its result as Markdown; exit code 1: a promise was broken. Then logs
      and disturbances are in build/soak-SEED.log.
-  3. A seed repeats the disturbances and their order, though not the moments at which the kernel does what.
+  3. Ctrl-C, SIGTERM and SIGHUP end a run early, and leave no process and no file behind.
+  4. A seed repeats the disturbances and their order, though not the moments at which the kernel does what.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Final, NamedTuple
 
 from tests.soak.clients import STREAM_S
@@ -29,6 +32,7 @@ from tests.sources import ROOT
 
 LOGS: Final = ROOT / "build"
 MINUTE_S: Final = 60.0
+ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 PAUSE_S: Final = 1.5  # between two disturbances, on average
 
 
@@ -61,11 +65,15 @@ def run(folder: Path, seed: int, length: Length, pause_s: float = PAUSE_S) -> tu
             before = _samples(world, 1, length.settle)
             _phase(world, disturber, 2, length.rest)
             after = _samples(world, 3, length.settle)
+        except Exception:
+            _keep_logs(world, seed)
+            raise
         finally:
             over.set()
             minutes.join()
         world.judge_executions()
         world.judge_logs()
+        world.ledger.judge_successes()
         for door in before:
             for problem in compare(door, before[door], after[door]):
                 world.ledger.violate(problem)
@@ -75,11 +83,10 @@ def run(folder: Path, seed: int, length: Length, pause_s: float = PAUSE_S) -> tu
 
 
 def _keep_logs(world: World, seed: int) -> None:
-    """Write the evidence: the disturbances, and the logs of the processes that live."""
+    """Write the evidence: the disturbances, and all logs."""
     LOGS.mkdir(exist_ok=True)
-    activators = {"activator": world.activator, **{f"replica {n}": one for n, one in world.replicas.running.items()}}
     parts = ["\n".join(world.ledger.disturbances())]
-    parts += [f"--- {name} ---\n{activator.text()}" for name, activator in activators.items()]
+    parts += [f"--- {name} ---\n{activator.text()}" for name, activator in world.logs()]
     path = LOGS / f"soak-{seed}.log"
     path.write_text("\n".join(parts), encoding="utf-8")
     print(f"the logs are in {path}")
@@ -104,8 +111,10 @@ def _samples(world: World, number: int, settle_s: float) -> dict[str, Sample]:
     if done.code != 0:
         world.ledger.violate(f"the upgrade before the sample failed: {done}")
     crowd = world.crowd(number)
-    time.sleep(settle_s)
-    crowd.stop()
+    try:
+        time.sleep(settle_s)
+    finally:
+        crowd.stop()
     return world.samples()
 
 
@@ -116,11 +125,28 @@ def _tell(world: World, over: threading.Event) -> None:
         print(line(world, time.monotonic() - began_s), flush=True)
 
 
+def end_on_signals() -> None:
+    """Make SIGTERM and SIGHUP end the run as Ctrl-C does, so that its processes and files go.
+
+    A signal that was ignored stays so. Later signals do not disturb that end.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for one in chosen:
+            signal.signal(one, lambda *_: None)  # not SIG_IGN, which commands that are still run would inherit
+        sys.exit(128 + number)
+
+    chosen = [one for one in ENDING if signal.getsignal(one) is not signal.SIG_IGN]
+    for one in chosen:
+        signal.signal(one, end)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="everything at once, for hours")
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    end_on_signals()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         violations, text = run(Path(folder), options.seed, Length.of(options.hours * 3_600.0))
     print(text)

@@ -156,12 +156,15 @@ class Disturber:
         """Only the clients whose connections it has see that."""
         world = self._world
         pid = self._worker(chance)
-        os.kill(pid, signal.SIGSTOP)  # so that it accepts no more
-        ports = world.client_ports(pid)
-        explanation = Explanation("activator", ANY, frozenset({CUT}), ports=ports or frozenset({-1}))
-        disturbance = world.ledger.disturb("SIGKILL of a worker", explanation)
-        os.kill(pid, signal.SIGKILL)
-        disturbance.end(AFTERMATH_S)
+        try:
+            os.kill(pid, signal.SIGSTOP)  # so that it accepts no more
+            ports = world.client_ports(pid)
+            explanation = Explanation("activator", ANY, frozenset({CUT}), ports=ports or frozenset({-1}))
+            disturbance = world.ledger.disturb("SIGKILL of a worker", explanation)
+            os.kill(pid, signal.SIGKILL)
+            disturbance.end(AFTERMATH_S)
+        finally:
+            resume(pid)  # where it was not killed
         pids(world.activator)
 
     def _stop_pod(self, chance: random.Random) -> None:
@@ -201,13 +204,16 @@ class Disturber:
         disturbance.end(AFTERMATH_S)
 
     def _no_descriptors(self, chance: random.Random) -> None:
-        """A worker may open no more descriptors, and many clients connect. No response that has begun is cut."""
+        """A worker may open no more descriptors, and many clients connect.
+
+        Only connections that it does not accept end: nothing has come over them, and no process had their requests.
+        """
         world = self._world
         pid = self._worker(chance)
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         disturbance = world.ledger.disturb(
             "EMFILE",
-            Explanation("activator", ANY, NOT_ACCEPTED, only_new=True),
+            Explanation("activator", ANY, NOT_ACCEPTED, only_new=True, not_accepted=True),
             Explanation("activator", ANY, NO_CONNECTION),
         )
         host, _, port = world.machine.address.rpartition(":")
@@ -238,7 +244,7 @@ class Disturber:
         disturbance = self._world.ledger.disturb(
             "SIGKILL of a replica", Explanation(door, ANY, frozenset({CUT, REFUSED}))
         )
-        replicas.kill(index)
+        self._world.kill_replica(index)
         self._wait(chance, (0.0, 1.0))
         replicas.start(index)
         disturbance.end(AFTERMATH_S)

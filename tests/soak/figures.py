@@ -4,7 +4,7 @@ Rules
   1. A sample is taken without load, at an equal age: after an upgrade and the same time of load. So processes that
      were replaced are compared with those before them at the same point of their lives.
   2. Gauges of what is under way must be 0 in every sample; the others may grow by the named bound, which the number of
-     requests and of disturbances must not change.
+     requests and of disturbances must not change. A sample without one of its figures is an error.
   3. `Probe` makes a Python process count its own objects: tasks, armed timers, and all that the collector knows.
 """
 
@@ -104,15 +104,22 @@ class Probe:
 
 
 class Sample(NamedTuple):
-    """The figures of one door. `kinds`: its most frequent objects by the name of their type, as evidence."""
+    """The figures of one door. `kinds`: its most frequent objects by the name of their type, as evidence.
+
+    `counted`: the number of processes that have counted their own objects.
+    """
 
     figures: dict[str, float]
     nothing: dict[str, float]
     kinds: dict[str, int]
+    counted: int = 1
 
 
 def sample(activator: Activator, pids: Iterable[int], probe: Probe) -> Sample:
-    """Sample an activator, whose own processes have these PIDs."""
+    """Sample an activator, whose own processes have these PIDs.
+
+    AssertionError if no process could be counted, or a gauge that must be 0 is missing.
+    """
     chosen = list(pids)
     figures: dict[str, float] = {
         "processes": len(chosen),
@@ -121,6 +128,7 @@ def sample(activator: Activator, pids: Iterable[int], probe: Probe) -> Sample:
         "threads": sum(len(os.listdir(f"/proc/{pid}/task")) for pid in chosen),
     }
     counts = [one for one in (probe.count(pid) for pid in chosen) if one is not None]
+    assert counts, f"none of the processes {chosen} has counted its objects"
     figures["tasks"] = sum(one.tasks for one in counts)
     figures["timers"] = sum(one.timers for one in counts)
     figures["objects"] = sum(one.objects for one in counts)
@@ -128,7 +136,10 @@ def sample(activator: Activator, pids: Iterable[int], probe: Probe) -> Sample:
     for count in counts:
         for name, many in count.kinds.items():
             kinds[name] = kinds.get(name, 0) + many
-    return Sample(figures, gauges(activator.ask("/metrics")[2].decode()), kinds)
+    nothing = gauges(activator.ask("/metrics")[2].decode())
+    missing = sorted({*NOTHING, *OF_REVISIONS} - nothing.keys())
+    assert not missing, f"/metrics has no {', '.join(missing)}"
+    return Sample(figures, nothing, kinds, len(counts))
 
 
 def gauges(text: str) -> dict[str, float]:
@@ -151,6 +162,8 @@ def compare(door: str, before: Sample, after: Sample) -> list[str]:
         grown = {name: many - before.kinds.get(name, 0) for name, many in after.kinds.items()}
         most = sorted(grown.items(), key=lambda one: -one[1])[:8]
         problems.append(f"{door}: objects that have become more: {dict(most)}")
+    if before.counted != after.counted:
+        problems.append(f"{door}: {before.counted} processes had counted their objects, then {after.counted}")
     for one in (before, after):
         problems += [f"{door}: {name} is {value:g} without load" for name, value in one.nothing.items() if value]
     return problems

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from tests.e2e.running import eventually, resident_bytes
+from tests.e2e.handover_machine import Machine
+from tests.e2e.running import Activator, eventually, resident_bytes, state_of
+from tests.e2e.test_e2e_members import Replicas
+from tests.soak.disturbances import Disturber
 from tests.soak.executions import ONCE, TRIES_MAX, Executions
-from tests.soak.figures import BOUNDS, COUNT_SIGNAL, Probe, Sample, compare, gauges
+from tests.soak.figures import BOUNDS, COUNT_SIGNAL, NOTHING, OF_REVISIONS, Probe, Sample, compare, gauges, sample
 from tests.soak.ledger import ANY, CUT, OK, Explanation, Ledger, Outcome
+from tests.soak.world import World
 
 BAD_GATEWAY = "502 pod_closed"
 
@@ -80,6 +88,99 @@ def test_what_had_begun_before_is_not_explained_by_a_lack_of_descriptors() -> No
     assert ledger.violation_count == 1
 
 
+def test_a_lack_of_descriptors_explains_only_what_was_not_accepted() -> None:
+    had = {"short-2": frozenset({200})}
+    ledger = Ledger(lambda name: had.get(name, frozenset()))
+    ledger.disturb("EMFILE", Explanation("activator", ANY, frozenset({CUT}), only_new=True, not_accepted=True))
+    ledger.record(outcome(CUT, name="short-1"))
+    assert ledger.violation_count == 0
+    ledger.record(outcome(CUT, name="short-1")._replace(heard=True))
+    assert ledger.violation_count == 1, "something had come over its connection"
+    ledger.record(outcome(CUT, name="short-2"))
+    assert ledger.violation_count == 2, "a process had it"
+
+
+def test_clients_without_a_success_are_found() -> None:
+    ledger = Ledger(nobody)
+    ledger.expect("kept", "activator", "app")
+    ledger.expect("kept", "activator", "cold")
+    ledger.expect("leaves", "replica 1", "steady")
+    ledger.record(outcome(OK))
+    ledger.count("leaves", "replica 1", "steady", "not connected")
+    ledger.judge_successes()
+    assert len(ledger.violations) == 2 and "to cold" in ledger.violations[0] and "replica 1" in ledger.violations[1]
+
+
+def test_failures_and_executions_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure asks for its executors while the executions are being judged; neither waits for the other."""
+    world = World(tmp_path, 1)
+    record = world.record("app", 1)
+    record.write_text("begin short-1 5 2\n")
+    violate, entered, goes_on = world.ledger.violate, threading.Event(), threading.Event()
+
+    def waits(words: str) -> None:
+        entered.set()
+        goes_on.wait(10.0)
+        violate(words)
+
+    monkeypatch.setattr(world.ledger, "violate", waits)
+    world.ledger.disturb("kill", Explanation("activator", ANY, frozenset({CUT}), pids=frozenset({5})))
+    judging = threading.Thread(target=world.judge_executions, daemon=True)
+    judging.start()
+    assert entered.wait(10.0)
+    recording = threading.Thread(target=world.ledger.record, args=(outcome(CUT),), daemon=True)
+    recording.start()
+    recording.join(5.0)
+    assert not recording.is_alive(), "it waits for a lock that the judge of executions holds"
+    goes_on.set()
+    judging.join(5.0)
+    assert not judging.is_alive()
+    assert world.ledger.explained["kill"] == world.ledger.violation_count == 1
+
+
+# --- logs ---
+
+
+def logging(*lines: str) -> SimpleNamespace:
+    return SimpleNamespace(log=list(lines))
+
+
+def test_each_traceback_is_found_with_its_own_lines(tmp_path: Path) -> None:
+    """In the log of a replica that was killed, too."""
+    first = ["ERROR one", "Traceback (most recent call last):", "  File", "ValueError: one"]
+    second = ["ERROR two", "Traceback (most recent call last):", "  File", "KeyError: two"]
+    world = World(tmp_path, 1)
+    running = {1: logging("ERROR three", "Traceback (most recent call last):", "TypeError: three")}
+    world.machine = cast("Machine", SimpleNamespace(activator=logging(*first, *["ok"] * 20, *second)))
+    world.replicas = cast("Replicas", SimpleNamespace(running=running, kill=running.pop))
+    world.kill_replica(1)
+    running[1] = logging("ok")
+    world.judge_logs()
+    assert world.ledger.violation_count == 3
+    for words, number, other in zip(
+        world.ledger.violations, ("one", "two", "three"), ("two", "one", "one"), strict=True
+    ):
+        assert f": {number}" in words and f"ERROR {number}" in words and other not in words
+
+
+# --- disturbances ---
+
+
+def test_a_worker_that_could_not_be_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(pid: int) -> frozenset[int]:
+        eventually(lambda: state_of(pid) == "T")
+        raise OSError("no table of connections")
+
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        world = SimpleNamespace(left_out=[], client_ports=fails)
+        disturber = Disturber(cast("World", world), 1, 1.0)
+        monkeypatch.setattr(disturber, "_worker", lambda chance: process.pid)
+        with pytest.raises(OSError, match="no table"):
+            disturber._kill_worker(random.Random(1))
+        eventually(lambda: state_of(process.pid) != "T")
+        process.kill()
+
+
 # --- executions ---
 
 
@@ -138,6 +239,31 @@ def test_what_is_under_way_without_load_is_found() -> None:
     nothing = gauges(text + "activator_workers 5.0\n")
     assert nothing == {"activator_exchanges": 2.0, "activator_in_flight": 3.0}
     assert len(compare("activator", sampled(), sampled()._replace(nothing=nothing))) == 2
+
+
+def test_processes_that_were_not_counted_are_found() -> None:
+    assert len(compare("activator", sampled()._replace(counted=2), sampled())) == 1
+
+
+def test_a_sample_without_one_of_its_figures_is_an_error(tmp_path: Path) -> None:
+    probe = Probe(tmp_path)
+    command = "import time; print('ready', flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        [sys.executable, "-c", command], stdout=subprocess.PIPE, env={**os.environ, **probe.variables}
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        text = "\n".join(f"{name} 0" for name in (*NOTHING, *OF_REVISIONS))
+        assert sample(showing(text), [process.pid], probe).counted == 1
+        with pytest.raises(AssertionError, match="none of the processes"):
+            sample(showing(text), [], probe)
+        with pytest.raises(AssertionError, match="/metrics has no activator_exchanges"):
+            sample(showing(text.replace("activator_exchanges 0", "")), [process.pid], probe)
+        process.kill()
+
+
+def showing(text: str) -> Activator:
+    """An activator whose admin port answers with this text."""
+    return cast("Activator", SimpleNamespace(ask=lambda path: (200, {}, text.encode())))
 
 
 LEAKING = """

@@ -31,7 +31,8 @@ from tests.e2e.handover_machine import ADMIN, PLAIN, PROGRAM, SECURE, Machine
 from tests.e2e.running import Activator, configured, eventually, processes
 from tests.e2e.test_e2e_members import Replicas, free_ports
 from tests.e2e.test_e2e_tls import Files, trusting
-from tests.soak.clients import STREAM_S, Crowd, Target
+from tests.soak.attempts import Target
+from tests.soak.clients import STREAM_S, Crowd
 from tests.soak.executions import Executions
 from tests.soak.figures import Probe, Sample, sample
 from tests.soak.ledger import Ledger
@@ -77,6 +78,7 @@ class World:
         self._lock = threading.RLock()
         self._records: dict[str, Executions] = {}
         self.ledger = Ledger(self._executors)
+        self._killed: list[tuple[str, Activator]] = []
 
     def __enter__(self) -> Self:
         try:
@@ -207,6 +209,14 @@ class World:
     def crowd(self, number: int) -> Crowd:
         """All clients at work; the number makes them draw other lots."""
         crowd = Crowd(self.ledger, self.background, self.seed * 1_000 + number, self._stream_s)
+        try:
+            self._start_clients(crowd)
+        except BaseException:
+            crowd.stop()
+            raise
+        return crowd
+
+    def _start_clients(self, crowd: Crowd) -> None:
         for revision in ("app", "fixed", "named"):
             crowd.shorts(self.target(revision), 2, 0.15)
             crowd.shorts(self.target(revision), 1, 0.2, fresh=True)
@@ -219,7 +229,7 @@ class World:
         crowd.http2(self.target("app"), 1, 0.1)
         crowd.http2(self.target("fixed"), 1, 0.1)
         for revision in ("app", "fixed"):
-            for kind in ("events", "websocket", "upload", "chunked", "download", "leaves"):
+            for kind in ("events", "websocket", "upload", "chunked upload", "download", "leaves"):
                 crowd.streams(self.target(revision), kind)
         crowd.streams(self.target("spool"), "slow download", 2)
         for replica in range(REPLICAS):
@@ -228,7 +238,6 @@ class World:
             for kind in ("events", "websocket", "upload", "download", "leaves"):
                 crowd.streams(self.target("steady", replica=replica), kind)
             crowd.http2(self.target("steady", replica=replica), 1, 0.2)
-        return crowd
 
     # --- judges ---
 
@@ -238,24 +247,39 @@ class World:
             return frozenset().union(*(one.executors(name) for one in self._records.values()))
 
     def judge_executions(self) -> None:
-        """Read the records; move what they say to the ledger."""
+        """Read the records; move what they say to the ledger, whose lock is never taken while this one is held."""
+        found: list[str] = []
         with self._lock:
             for one in self._records.values():
                 one.poll()
-                while one.violations:
-                    self.ledger.violate(one.violations.pop())
+                found += one.violations
+                one.violations.clear()
+        for words in found:
+            self.ledger.violate(words)
 
     def executions(self) -> list[Executions]:
         return list(self._records.values())
 
     def judge_logs(self) -> None:
-        """A traceback is a fault, whatever the disturbances were."""
-        for activator in (self.activator, *self.replicas.running.values()):
-            for line in activator.logged(r"Traceback.*"):
-                place = next(place for place, text in enumerate(activator.log) if line in text)
-                self.ledger.violate("a traceback: " + " | ".join(activator.log[max(place - 1, 0) : place + 12]))
+        """A traceback is a fault, whatever the disturbances were, in the logs of killed replicas too."""
+        for name, activator in self.logs():
+            log = list(activator.log)
+            for place, line in enumerate(log):
+                if "Traceback" in line:
+                    context = " | ".join(log[max(place - 1, 0) : place + 12])
+                    self.ledger.violate(f"a traceback of the {name}: {context}")
+
+    def logs(self) -> list[tuple[str, Activator]]:
+        """All activators by their names, those included that were killed."""
+        running = [(f"replica {index}", one) for index, one in sorted(self.replicas.running.items())]
+        return [("activator", self.activator), *running, *self._killed]
 
     # --- faults ---
+
+    def kill_replica(self, index: int) -> None:
+        """SIGKILL; its log is judged with the others at the end."""
+        self._killed.append((f"killed replica {index}", self.replicas.running[index]))
+        self.replicas.kill(index)
 
     def set_clock(self, offset_s: float) -> None:
         """Make the wall clock of the activator differ from the machine's by so much."""
