@@ -32,7 +32,7 @@ from activator.control_plane.sources.fixed_pods.resolver import (
     ResolveError,
     Target,
 )
-from activator.control_plane.sources.fixed_pods.source import FixedPods, HandedName, canonical
+from activator.control_plane.sources.fixed_pods.source import FORMER_S, FixedPods, HandedName, canonical
 from activator.messages import Change, PodsListed
 from activator.runtime.tasks import TaskGroupOwner
 from tests.control_plane.probes.test_prober import turns
@@ -196,6 +196,23 @@ def test_another_process_continues_with_the_last_answers_where_it_has_none() -> 
         await other.pass_time(11.0)
         assert other.pods() == [("10.0.0.9:80", 1), ("10.0.0.3:80", 1), ("10.0.0.7:1", 1)]
         await other.tasks.close()
+
+    run(scenario)
+
+
+def test_answers_of_a_former_process_serve_names_that_come_a_little_later() -> None:
+    """A file of pods may be read after the answers have been handed over."""
+
+    async def scenario(world: World) -> None:
+        world.resolver.said = {"app.test": ResolveError("no answer")}
+        world.fixed.restore([HandedName("app.test", 80, answer("10.0.0.2").targets)])
+        world.fixed.set_revision(KEY, Revision("a", pods=["app.test:80", "app.test:81"]))
+        assert world.pods() == [("10.0.0.2:80", 1)]
+        await world.pass_time(FORMER_S)
+        assert world.pods() == [("10.0.0.2:80", 1)]
+        world.fixed.drop_revision(KEY)
+        world.fixed.set_revision(KEY, Revision("a", pods=["app.test:80"]))
+        assert world.pods() == [], "too late"
 
     run(scenario)
 
