@@ -38,15 +38,29 @@ SLOW_BYTES: Final = 8_000_000
 SLOW_PIECE_BYTES: Final = 65_536
 SLOW_DIGEST: Final = hashlib.sha256((PATTERN[:251] * (SLOW_BYTES // 251 + 1))[:SLOW_BYTES]).digest()
 RECEIVE_BUFFER_BYTES: Final = 16_384
-END_S: Final = 20.0  # beyond its longest exchange, for a client to end on a busy machine
+END_S: Final = 20.0
 
 
 class Crowd:
-    """The clients that are at work. `stream_s`: the shortest and the longest stream."""
+    """The clients that are at work.
 
-    def __init__(self, ledger: Ledger, background: Background, seed: int, stream_s: tuple[float, float]) -> None:
+    `stream_s`: the shortest and the longest stream; `request_s`: the longest time of a short request; `end_s`: beyond
+    its longest exchange, for a client to end on a busy machine.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        background: Background,
+        seed: int,
+        stream_s: tuple[float, float],
+        request_s: float = REQUEST_S,
+        end_s: float = END_S,
+    ) -> None:
         self._stream_s = stream_s
-        self._longest_s = 2.0 * REQUEST_S + stream_s[1]  # of an exchange: a wait before it and one in it
+        self._request_s = request_s
+        self._longest_s = 2.0 * request_s + stream_s[1]  # of an exchange: a wait before it and one in it
+        self._end_s = end_s
         self._ledger = ledger
         self._background = background
         self._chance = random.Random(seed)
@@ -81,7 +95,7 @@ class Crowd:
         self._ledger.expect("HTTP/2", target.door, target.revision)
         for number in range(clients):
             chance = random.Random(self._chance.random())
-            client = Http2Client(self._ledger, target, pause_s, chance, self._stopped)
+            client = Http2Client(self._ledger, target, pause_s, chance, self._stopped, self._request_s)
             name = f"http2-{number} of {target.revision} at {target.door}"
             self._threads.append(threading.Thread(target=client.run, name=name, daemon=True))
             self._threads[-1].start()
@@ -89,7 +103,7 @@ class Crowd:
     def stop(self) -> None:
         """Let every exchange end. A client that does not, or that fails, is a violation."""
         self._stopped.set()
-        give_up_s = time.monotonic() + self._longest_s + END_S
+        give_up_s = time.monotonic() + self._longest_s + self._end_s
         for name, future in self._futures:
             try:
                 future.result(max(give_up_s - time.monotonic(), 0.0))
@@ -137,7 +151,7 @@ class Crowd:
         goes_on = False
         error: Exception | None = None
         try:
-            async with asyncio.timeout(REQUEST_S):
+            async with asyncio.timeout(self._request_s):
                 connection = connection or await opened(attempt)
                 attempt.port = connection.port
                 answer = await connection.ask(data + body)
@@ -211,14 +225,14 @@ class Crowd:
         number = 0
         until_s = attempt.began_s + self._chance.uniform(*self._stream_s)
         more: dict[str, Any] = {"additional_headers": {"X-Id": attempt.name}, "compression": None}
-        more |= {"ping_interval": None, "proxy": None, "open_timeout": REQUEST_S}
+        more |= {"ping_interval": None, "proxy": None, "open_timeout": self._request_s}
         with await connected(attempt) as sock:
             async with connect(f"ws://{attempt.target.host}/ws", sock=sock, **more) as client:
                 attempt.heard = True
                 while time.monotonic() < until_s:
                     message = f"{number} " + "x" * (number % 200)
                     await client.send(message)
-                    async with asyncio.timeout(REQUEST_S):
+                    async with asyncio.timeout(self._request_s):
                         if await client.recv() != message:
                             raise WrongError("another message")
                     number += 1
@@ -239,7 +253,7 @@ class Crowd:
             pause_s = self._chance.uniform(*self._stream_s) / PIECES
             for _ in range(PIECES):
                 connection.writer.write(piece)
-                async with asyncio.timeout(REQUEST_S):
+                async with asyncio.timeout(self._request_s):
                     await connection.writer.drain()
                 if connection.has_ended():
                     break
@@ -259,7 +273,7 @@ class Crowd:
             digest = hashlib.sha256()
             left = DOWN_BYTES
             while left:
-                async with asyncio.timeout(REQUEST_S):
+                async with asyncio.timeout(self._request_s):
                     data = await connection.reader.readexactly(min(left, len(PIECE)))
                 digest.update(data)
                 left -= len(data)
@@ -293,7 +307,7 @@ class Crowd:
         name = next_id(ONCE + "left" if kind == "upload" else "left")
         result = LEFT
         try:
-            async with asyncio.timeout(REQUEST_S):
+            async with asyncio.timeout(self._request_s):
                 connection = await opened(Attempt("leaves", target, name))
             if kind == "upload":
                 connection.writer.write(

@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.e2e.handover_clients import next_id
 from tests.http2.raw_client import CLOSED, MAX_WINDOW, Code, Ending, Event, RawClient, code_name, data_frame
-from tests.soak.attempts import REQUEST_S, Attempt, Target, WrongError
+from tests.soak.attempts import Attempt, Target, WrongError
 from tests.soak.executions import ONCE
 from tests.soak.ledger import CUT, HANG, Ledger
 
@@ -26,8 +26,15 @@ class Http2Client:
     """Streams, one after the other, on connections that are kept for some of them; until `stopped`."""
 
     def __init__(
-        self, ledger: Ledger, target: Target, pause_s: float, chance: random.Random, stopped: threading.Event
+        self,
+        ledger: Ledger,
+        target: Target,
+        pause_s: float,
+        chance: random.Random,
+        stopped: threading.Event,
+        request_s: float,
     ) -> None:
+        self._request_s = request_s
         self._ledger = ledger
         self._target = target
         self._pause_s = pause_s
@@ -49,7 +56,7 @@ class Http2Client:
         host, _, port = target.address.rpartition(":")
         attempt = Attempt("HTTP/2 handshake", target, next_id("http2-handshake"))
         try:
-            client = RawClient(host, int(port), path="/plain/0", authority=target.host, patience_s=REQUEST_S)
+            client = RawClient(host, int(port), path="/plain/0", authority=target.host, patience_s=self._request_s)
         except OSError as error:
             self._ledger.record(attempt.outcome(error))
             return False
