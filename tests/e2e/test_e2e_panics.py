@@ -157,14 +157,14 @@ class Running:
         writer.close()
 
     async def panic_everywhere(self, life: int) -> None:
-        """One panic in each revision, once the backoffs of the last are over."""
+        """One panic in each revision, until the backoffs are over and all tables are rebuilt."""
         before = self.worker.panics_total
         for number in range(REVISIONS):
             cursed = life == ROUNDS - 1 and number < CONDEMNED
             self.worker.submit(self.pod(number, "cursed" if cursed else f"{POISON}-{life}"))
             await asyncio.sleep(0)
         async with asyncio.timeout(60.0):
-            while self.worker.panics_total < before + REVISIONS or self.worker.parked:
+            while self.worker.panics_total < before + REVISIONS or self.worker.parked or self.data.tables.distrusted:
                 await pause(0.01)
 
     async def end(self) -> None:
