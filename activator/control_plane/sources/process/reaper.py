@@ -68,12 +68,14 @@ def environment(name: str, before: list[bytes]) -> bytes | None:
 
     Return None if it executes another program just now: the kernel shows no environment until the new stack is made.
     """
-    with open(f"/proc/{name}/environ", "rb") as file:
-        variables = file.read()
-    if variables or int(before[FLAGS]) & WITHOUT_MEMORY:
-        return variables
-    is_empty = before[ENV_END] == stat(name)[ENV_END] != b"0"  # the same stack before and after: it was not replaced
-    return variables if is_empty else None
+    for _ in range(2):  # an empty one is read again: a mistake here ends another program
+        with open(f"/proc/{name}/environ", "rb") as file:
+            variables = file.read()
+        if variables or int(before[FLAGS]) & WITHOUT_MEMORY:
+            return variables
+        if not before[ENV_END] == stat(name)[ENV_END] != b"0":  # another stack than before: it was replaced
+            return None
+    return b""
 
 
 def stat(name: str) -> list[bytes]:
