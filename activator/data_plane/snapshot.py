@@ -97,6 +97,7 @@ def waiting_requests(throttler: RevisionThrottler, now_s: float) -> list[dict[st
         target = head.target[:TARGET_CHARACTERS_MAX].decode("ascii", "replace")
         found.append(
             {
+                "asked_s": waiter.asked_s,  # monotonic, for the order over several workers
                 "waited_s": round(now_s - waiter.asked_s, 3),
                 "expected_s": throttler.queue.expected_s(position),
                 "method": head.method.decode("ascii", "replace"),

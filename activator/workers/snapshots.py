@@ -50,7 +50,7 @@ def _together(parts: list[tuple[int, Shown]]) -> Shown:
 
 def _by_wait(lists: list[list[Shown]]) -> list[Shown]:
     """Return the requests that have waited longest, as many as one worker reports."""
-    merged = sorted(chain.from_iterable(lists), key=lambda one: one["waited_s"], reverse=True)
+    merged = sorted(chain.from_iterable(lists), key=lambda one: one["asked_s"])
     return merged[:WAITING_SHOWN_MAX]
 
 
