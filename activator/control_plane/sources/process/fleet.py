@@ -173,7 +173,7 @@ class Fleet:
         """Return how many more copies `max_scale` allows.
 
         Copies that sleep or fall asleep count. A copy that is being stopped counts only if it serves one request in its
-        life, and may still be at work on that, or until its hooks have ended: the next copy may use what is saved.
+        life, and may still be at work on that, or until its hooks have ended: the next copy may need the saved state.
         """
         living = sum(self.is_once() or one.saves or not one.stopping for one in self.processes.values())
         return max(resolve_program(self.revision).max_scale - living, 0)
