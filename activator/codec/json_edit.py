@@ -29,19 +29,21 @@ from activator.codec.json_field import (
     is_space,
     text_of,
 )
-from activator.codec.json_values import ValueSkipper
+from activator.codec.json_values import (
+    BEHIND,
+    COLON,
+    FIRST,
+    IN_NAME,
+    NAME,
+    NESTED,
+    SCALAR,
+    START,
+    STRING,
+    VALUE,
+    ValueSkipper,
+)
 
-# Positions of the next byte in the text.
-_START: Final = 0  # before the object
-_FIRST: Final = 1  # behind the object's opening brace
-_NAME: Final = 2  # behind a comma
-_IN_NAME: Final = 3
-_COLON: Final = 4  # behind a name
-_VALUE: Final = 5  # before a value
-_STRING: Final = 6  # in a value that is a string
-_NESTED: Final = 7  # in a value that is an object or an array
-_SCALAR: Final = 8
-_BEHIND: Final = 9  # behind a value
+# One more position of the next byte, beside those of json_values.py.
 _UNCHANGED: Final = 10  # the rest is not changed
 
 _ESCAPED_BYTES_MAX: Final = 12  # one character may be a pair of surrogates
@@ -95,7 +97,7 @@ class ObjectEditor(BodyEditor):
 
     def __init__(self, edit: ObjectEdit) -> None:
         self._edit = edit
-        self._step: i64 = _START
+        self._step: i64 = START
         self._skipper = ValueSkipper()
         self._token: bytes = b""  # the part of the current name that is not written
         self._holds_name: bool = False  # the current name may be one that is removed
@@ -112,11 +114,11 @@ class ObjectEditor(BodyEditor):
         self._from = 0 if self._copies else _NONE
         while pos < size and self._step != _UNCHANGED:
             step = self._step
-            if step == _NESTED:
+            if step == NESTED:
                 pos = self._pass(self._skipper.nested_end(data, pos, size), size)
-            elif step == _STRING:
+            elif step == STRING:
                 pos = self._pass(self._skipper.string_end(data, pos, size), size)
-            elif step == _IN_NAME:
+            elif step == IN_NAME:
                 pos = self._take_name(data, pos, size)
             else:
                 self._take_byte(data, pos, data[pos])
@@ -129,7 +131,7 @@ class ObjectEditor(BodyEditor):
 
     def finish(self) -> bytes:
         token, self._token = self._token, b""
-        if self._step != _IN_NAME or not self._holds_name:
+        if self._step != IN_NAME or not self._holds_name:
             return b""
         self._step = _UNCHANGED
         return b"%b%b" % (b',"' if self._has_members else b'"', token)
@@ -147,33 +149,33 @@ class ObjectEditor(BodyEditor):
         """Return the position behind a value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
-        self._step = _BEHIND
+        self._step = BEHIND
         return end + 1
 
     def _take_byte(self, data: bytes, pos: i64, byte: i64) -> None:
         """Process one byte outside of names, strings and nested values."""
         step = self._step
-        if step == _SCALAR:
+        if step == SCALAR:
             if byte in (COMMA, CLOSES_OBJECT):
                 self._end_member(data, pos, byte)
             elif is_space(byte):
-                self._step = _BEHIND
+                self._step = BEHIND
             elif byte in (QUOTE, BETWEEN, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
                 self._give_up(pos)
-        elif is_space(byte) or (step == _START and byte in (0xEF, 0xBB, 0xBF)):  # a byte order mark
+        elif is_space(byte) or (step == START and byte in (0xEF, 0xBB, 0xBF)):  # a byte order mark
             return
-        elif step == _START:
+        elif step == START:
             if byte == OPENS_OBJECT:
                 self._open(data, pos)
             else:
                 self._give_up(pos)
-        elif step == _COLON:
-            self._step = _VALUE
+        elif step == COLON:
+            self._step = VALUE
             if byte != BETWEEN:
                 self._give_up(pos)
-        elif step == _VALUE:
+        elif step == VALUE:
             self._begin_value(pos, byte)
-        elif step == _BEHIND:
+        elif step == BEHIND:
             self._end_member(data, pos, byte)
         else:
             self._begin_name(pos, byte)
@@ -189,34 +191,34 @@ class ObjectEditor(BodyEditor):
         if self._edit.text:
             self._written.append(self._edit.text)
             self._has_members = True
-        self._step = _FIRST
+        self._step = FIRST
 
     def _begin_name(self, pos: i64, byte: i64) -> None:
         if byte == QUOTE:
             self._skipper.begin_string()
             self._holds_name = True
-            self._step = _IN_NAME
+            self._step = IN_NAME
             return
-        if self._step == _NAME:  # not JSON: the comma before it stays
+        if self._step == NAME:  # not JSON: the comma before it stays
             self._written.append(b",")
         self._give_up(pos)
 
     def _begin_value(self, pos: i64, byte: i64) -> None:
         if byte == QUOTE:
             self._skipper.begin_string()
-            self._step = _STRING
+            self._step = STRING
         elif byte in (OPENS_OBJECT, OPENS_ARRAY):
             self._skipper.begin_nested()
-            self._step = _NESTED
+            self._step = NESTED
         elif byte in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY):
             self._give_up(pos)
         else:
-            self._step = _SCALAR
+            self._step = SCALAR
 
     def _end_member(self, data: bytes, pos: i64, byte: i64) -> None:
         if byte == COMMA:
             self._write_until(data, pos)
-            self._step = _NAME
+            self._step = NAME
         else:  # the end of the object, or not JSON
             self._give_up(pos)
 
@@ -236,7 +238,7 @@ class ObjectEditor(BodyEditor):
                 self._token = token
         if end < 0:
             return size
-        self._step = _COLON
+        self._step = COLON
         return end + 1
 
     def _begin_member(self, token: bytes) -> None:

@@ -16,7 +16,19 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from activator.codec.json_values import ValueSkipper
+from activator.codec.json_values import (
+    BEHIND,
+    COLON,
+    FIRST,
+    IN_NAME,
+    NAME,
+    NESTED,
+    SCALAR,
+    START,
+    STRING,
+    VALUE,
+    ValueSkipper,
+)
 
 TOKEN_BYTES_MAX: Final = 1024  # the longest name or value, in its encoded form; a longer one does not match
 
@@ -26,17 +38,7 @@ FOUND: Final = 1
 ABSENT: Final = 2  # the object has no such member, its value is not a string, or the text is not an object
 BEYOND: Final = 3  # not within the first `bytes_max` bytes
 
-# Positions of the next byte in the text.
-_START: Final = 0  # before the object
-_FIRST: Final = 1  # behind the object's opening brace
-_NAME: Final = 2  # before a name
-_IN_NAME: Final = 3
-_COLON: Final = 4  # behind a name
-_VALUE: Final = 5  # before a value
-_STRING: Final = 6  # in a value that is a string
-_NESTED: Final = 7  # in a value that is an object or an array
-_SCALAR: Final = 8
-_BEHIND: Final = 9  # behind a value
+# One more position of the next byte, beside those of json_values.py.
 _IN_FOUND: Final = 10  # in the value that is searched for
 
 # Bytes of structure.
@@ -68,7 +70,7 @@ class FieldScan:
         self._plain_name = name.encode()
         self._left: i64 = bytes_max
         self._offset: i64 = 0  # the current piece's offset in the body
-        self._step: i64 = _START
+        self._step: i64 = START
         self._bom: i64 = 0  # bytes of a byte order mark
         self._skipper = ValueSkipper()
         self._token: bytes = b""  # the part of the current name or value in earlier pieces
@@ -86,11 +88,11 @@ class FieldScan:
         pos: i64 = 0
         while pos < size and self.state == PENDING:
             step = self._step
-            if step == _NESTED:
+            if step == NESTED:
                 pos = self._pass(self._skipper.nested_end(data, pos, size), size)
-            elif step == _STRING:
+            elif step == STRING:
                 pos = self._pass(self._skipper.string_end(data, pos, size), size)
-            elif step in (_IN_NAME, _IN_FOUND):
+            elif step in (IN_NAME, _IN_FOUND):
                 pos = self._take_string(data, pos, size)
             else:
                 self._scan_byte(data[pos], pos)
@@ -111,32 +113,32 @@ class FieldScan:
         """Return the position behind a skipped value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
-        self._step = _BEHIND
+        self._step = BEHIND
         return end + 1
 
     def _scan_byte(self, byte: i64, pos: i64) -> None:
         """Process one byte outside of strings and nested values."""
         step = self._step
-        if step == _SCALAR:
+        if step == SCALAR:
             if byte in (COMMA, CLOSES_OBJECT):
                 self._end_value(byte)
             elif is_space(byte):
-                self._step = _BEHIND
+                self._step = BEHIND
             elif byte in (QUOTE, BETWEEN, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
                 self.state = ABSENT
         elif is_space(byte) and not 0 < self._bom < _BOM_BYTES:
             return
-        elif step == _START:
+        elif step == START:
             self._open(byte, pos)
-        elif step == _COLON:
-            self._become(byte == BETWEEN, _VALUE)
-        elif step == _VALUE:
+        elif step == COLON:
+            self._become(byte == BETWEEN, VALUE)
+        elif step == VALUE:
             self._begin_value(byte, pos)
-        elif step == _BEHIND:
+        elif step == BEHIND:
             self._end_value(byte)
         else:  # before a name
             self._begin_string()
-            self._become(byte == QUOTE, _IN_NAME)
+            self._become(byte == QUOTE, IN_NAME)
 
     def _become(self, is_so: bool, step: i64) -> None:
         """Continue with `step` if `is_so`; otherwise the text is not an object, or the object has ended."""
@@ -150,7 +152,7 @@ class FieldScan:
         if bom < _BOM_BYTES and byte == _BOM[bom] and (bom > 0 or self._offset + pos == 0):
             self._bom = bom + 1
         else:
-            self._become(byte == OPENS_OBJECT and bom in (0, _BOM_BYTES), _FIRST)
+            self._become(byte == OPENS_OBJECT and bom in (0, _BOM_BYTES), FIRST)
 
     def _begin_value(self, byte: i64, pos: i64) -> None:
         if self.start > 0:  # the value of the member that is searched for
@@ -159,15 +161,15 @@ class FieldScan:
             self._become(byte == QUOTE, _IN_FOUND)
         elif byte == QUOTE:
             self._skipper.begin_string()
-            self._step = _STRING
+            self._step = STRING
         elif byte in (OPENS_OBJECT, OPENS_ARRAY):
             self._skipper.begin_nested()
-            self._step = _NESTED
+            self._step = NESTED
         else:
-            self._become(byte not in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY), _SCALAR)
+            self._become(byte not in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
 
     def _end_value(self, byte: i64) -> None:
-        self._become(byte == COMMA, _NAME)  # a brace ends the object
+        self._become(byte == COMMA, NAME)  # a brace ends the object
 
     def _begin_string(self) -> None:
         """Begin a string that is kept."""
@@ -189,7 +191,7 @@ class FieldScan:
         if self._step == _IN_FOUND:
             self._end_found(end)
         else:
-            self._step = _COLON
+            self._step = COLON
             if self._is_name():
                 self.start = 1  # marks the member as found; `_begin_value` sets the offset
         return end + 1

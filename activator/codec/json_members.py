@@ -24,7 +24,19 @@ from activator.codec.json_field import (
     is_space,
     text_of,
 )
-from activator.codec.json_values import ValueSkipper
+from activator.codec.json_values import (
+    BEHIND,
+    COLON,
+    FIRST,
+    IN_NAME,
+    NAME,
+    NESTED,
+    SCALAR,
+    START,
+    STRING,
+    VALUE,
+    ValueSkipper,
+)
 
 # States of the walk.
 OPEN: Final = 0
@@ -40,17 +52,7 @@ OBJECT: Final = 2
 LIST: Final = 3
 EMPTY_LIST: Final = 4
 
-# Positions of the next byte in the text.
-_START: Final = 0  # before the object
-_FIRST: Final = 1  # behind the object's opening brace
-_NAME: Final = 2  # behind a comma
-_IN_NAME: Final = 3
-_COLON: Final = 4  # behind a name
-_VALUE: Final = 5  # before a value
-_STRING: Final = 6  # in a value that is a string
-_NESTED: Final = 7  # in a value that is an object or an array
-_SCALAR: Final = 8
-_BEHIND: Final = 9  # behind a value
+# One more position of the next byte, beside those of json_values.py.
 _ITEM: Final = 10  # behind the opening bracket of a wanted array
 
 _ESCAPED_BYTES_MAX: Final = 6  # the longest form of one ASCII character
@@ -66,7 +68,7 @@ class MemberWalk:
         self.kinds: dict[str, int] = {}
         self._wanted = wanted
         self._name_bytes_max: i64 = _ESCAPED_BYTES_MAX * max([len(name) for name in wanted], default=0)
-        self._step: i64 = _START
+        self._step: i64 = START
         self._skipper = ValueSkipper()
         self._token: bytes = b""  # the part of the current name or scalar in earlier pieces
         self._is_long: bool = False  # it is too long for one that is looked for
@@ -79,11 +81,11 @@ class MemberWalk:
         """
         while pos < size and self.state == OPEN:
             step = self._step
-            if step == _NESTED:
+            if step == NESTED:
                 pos = self._pass(self._skipper.nested_end(data, pos, size), size)
-            elif step == _STRING:
+            elif step == STRING:
                 pos = self._pass(self._skipper.string_end(data, pos, size), size)
-            elif step == _IN_NAME:
+            elif step == IN_NAME:
                 pos = self._take_name(data, pos, size)
             elif step == _ITEM and not is_space(data[pos]) and data[pos] != CLOSES_ARRAY:
                 self._note(LIST)
@@ -100,34 +102,34 @@ class MemberWalk:
         """Return the position behind a value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
-        self._step = _BEHIND
+        self._step = BEHIND
         return end + 1
 
     def _take_byte(self, byte: i64) -> None:
         """Process one byte outside of names, strings and nested values."""
         step = self._step
-        if step == _SCALAR:
+        if step == SCALAR:
             self._take_scalar(byte)
-        elif is_space(byte) or (step == _START and byte in (0xEF, 0xBB, 0xBF)):  # a byte order mark
+        elif is_space(byte) or (step == START and byte in (0xEF, 0xBB, 0xBF)):  # a byte order mark
             return
-        elif step == _START:
-            self._become(byte == OPENS_OBJECT, _FIRST)
-        elif step == _COLON:
-            self._become(byte == BETWEEN, _VALUE)
-        elif step == _VALUE:
+        elif step == START:
+            self._become(byte == OPENS_OBJECT, FIRST)
+        elif step == COLON:
+            self._become(byte == BETWEEN, VALUE)
+        elif step == VALUE:
             self._begin_value(byte)
         elif step == _ITEM:
             self._note(EMPTY_LIST)
-            self._step = _BEHIND
-        elif step == _BEHIND:
+            self._step = BEHIND
+        elif step == BEHIND:
             self._end_member(byte)
-        elif step == _FIRST and byte == CLOSES_OBJECT:
+        elif step == FIRST and byte == CLOSES_OBJECT:
             self.state = ENDED
         else:
             self._skipper.begin_string()
             self._token = b""
             self._is_long = False
-            self._become(byte == QUOTE, _IN_NAME)
+            self._become(byte == QUOTE, IN_NAME)
 
     def _become(self, is_so: bool, step: i64) -> None:
         """Continue with `step` if `is_so`; otherwise the text is not an object."""
@@ -140,7 +142,7 @@ class MemberWalk:
         if byte == QUOTE:
             self._note(OTHER)
             self._skipper.begin_string()
-            self._step = _STRING
+            self._step = STRING
         elif byte == OPENS_ARRAY and self._name:
             self._step = _ITEM
         elif byte in (OPENS_OBJECT, OPENS_ARRAY):
@@ -149,16 +151,16 @@ class MemberWalk:
         else:
             self._token = bytes([byte])
             self._is_long = False
-            self._become(byte not in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY), _SCALAR)
+            self._become(byte not in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
 
     def _begin_nested(self) -> None:
         self._skipper.begin_nested()
-        self._step = _NESTED
+        self._step = NESTED
 
     def _take_scalar(self, byte: i64) -> None:
         if byte in (COMMA, CLOSES_OBJECT) or is_space(byte):
             self._note(TRUE if self._token == _TRUE and not self._is_long else OTHER)
-            self._step = _BEHIND
+            self._step = BEHIND
             if self.state == OPEN and not is_space(byte):
                 self._end_member(byte)
         elif byte in (QUOTE, BETWEEN, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
@@ -172,7 +174,7 @@ class MemberWalk:
         if byte == CLOSES_OBJECT:
             self.state = ENDED
         else:
-            self._become(byte == COMMA, _NAME)
+            self._become(byte == COMMA, NAME)
 
     def _note(self, kind: int) -> None:
         name = self._name
@@ -193,5 +195,5 @@ class MemberWalk:
             return size
         name = None if self._is_long else text_of(self._token)
         self._name = name if name is not None and name in self._wanted else ""
-        self._step = _COLON
+        self._step = COLON
         return end + 1

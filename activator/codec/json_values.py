@@ -23,6 +23,18 @@ from mypy_extensions import i64
 
 import lb
 
+# Positions of the next byte in the text of an object, for those who walk over its members.
+START: Final = 0  # before the object
+FIRST: Final = 1  # behind the object's opening brace
+NAME: Final = 2  # behind a comma
+IN_NAME: Final = 3
+COLON: Final = 4  # behind a name
+VALUE: Final = 5  # before a value
+STRING: Final = 6  # in a value that is a string
+NESTED: Final = 7  # in a value that is an object or an array
+SCALAR: Final = 8
+BEHIND: Final = 9  # behind a value
+
 _BY_WORDS: Final = lb.COMPILED
 
 _QUOTE: Final = 0x22

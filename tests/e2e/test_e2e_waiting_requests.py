@@ -11,23 +11,15 @@ import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, request
-from tests.e2e.pods import PodSide, ScriptedPod
+from tests.e2e.pods import ScriptedPod, serve_or_hold
 from tests.e2e.running import Activator, cli, configured, eventually
 
 SHOWN_MAX = 20
 
 
-def held(side: PodSide) -> None:
-    """Answers the first request when the test says so, and all others at once."""
-    while True:
-        side.request()
-        side.wait()
-        side.answer()
-
-
 @pytest.fixture
 def pod() -> Iterator[ScriptedPod]:
-    with ScriptedPod(held) as made:
+    with ScriptedPod(serve_or_hold) as made:
         yield made
 
 
@@ -59,7 +51,7 @@ def wait_until(activator: Activator, stack: ExitStack, target: str, fields: str,
 def test_who_waits_since_when_and_for_how_long(run_activator: RunActivator, pod: ScriptedPod, workers: int) -> None:
     activator = started(run_activator, pod, workers)
     with ExitStack() as stack:
-        clients = [wait_until(activator, stack, "/first", "", 0)]
+        clients = [wait_until(activator, stack, "/held", "", 0)]
         eventually(lambda: activator.revision("app")["in_flight"] == 1, "the pod has a request")
         clients.append(wait_until(activator, stack, "/second?token=secret", "Authorization: Bearer alices-key\r\n", 1))
         clients.append(wait_until(activator, stack, "/" + "x" * 1000, "", 2))
@@ -80,7 +72,7 @@ def test_who_waits_since_when_and_for_how_long(run_activator: RunActivator, pod:
 def test_only_the_first_ones_are_listed(run_activator: RunActivator, pod: ScriptedPod, workers: int) -> None:
     activator = started(run_activator, pod, workers)
     with ExitStack() as stack:
-        wait_until(activator, stack, "/first", "", 0)
+        wait_until(activator, stack, "/held", "", 0)
         eventually(lambda: activator.revision("app")["in_flight"] == 1, "the pod has a request")
         for number in range(SHOWN_MAX + 5):
             wait_until(activator, stack, f"/{number}", "", number + 1)

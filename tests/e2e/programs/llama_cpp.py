@@ -98,7 +98,6 @@ def main() -> None:
     params.port = port
     params.n_ctx = CONTEXT
     params.n_parallel = 1
-    params.endpoint_slots = True
     params.slot_save_path = f"{path.parent}/"
     params.warmup = False
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
