@@ -122,6 +122,10 @@ class ControlPlane:
         for source in self._sources:
             await source.close()
 
+    async def leave(self) -> None:
+        """Close the connections of sources; another process of the activator has the programs."""
+        await self.containers.leave()
+
     def is_alive(self) -> bool:
         """Return True if the loop of the state worker turns."""
         return self._now() - self.worker.turned_s < STALLED_AFTER_S

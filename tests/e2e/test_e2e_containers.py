@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.control_plane.sources.container.contract import check_contract
 from tests.e2e.conftest import RunActivator
 from tests.e2e.container_engines import IMAGE, PORT, Docker, Podman, RealEngine, RootlessPodman
 from tests.e2e.http_client import Answer, ask, burst, failures, request
-from tests.e2e.running import ROOT, Activator, cli, configured, eventually
+from tests.e2e.running import ROOT, Activator, cli, configured, eventually, is_dead
 
 _PUBLISHED: set[int] = set()
 WEB = "activator.revision=default/web"
@@ -316,3 +317,49 @@ def test_check_says_what_is_missing(engine: RealEngine, tmp_path: Path) -> None:
     assert f"{engine.TOOL} pull localhost/nowhere" in told
     file.write_text(json.dumps(on(engine, revision("a", image=IMAGE), engine=f"unix:{tmp_path}/none"), indent=1))
     assert "cannot be reached: No such file or directory" in cli("check", str(file)).stderr
+
+
+def test_an_upgrade_takes_over_containers(run_activator: RunActivator, engine: RealEngine) -> None:
+    """Created ones, existing ones and those that labels declare go on, and nothing is started twice."""
+    engine.run("create", "--name", "old", "-p", published(), IMAGE)
+    create_labelled(engine, "found", "host=found.test", "idle_timeout=60s")
+    web, old = revision("web", image=IMAGE, idle="60s"), revision("old", existing="old", idle="60s")
+    activator = run_activator(on(engine, web, old, discover=True))
+    names = ("web", "old", "found")
+    assert [get(activator, name).body for name in names] == [b"hello\n"] * 3
+    (made,) = engine.containers(WEB)
+    ids = {name: engine.run("inspect", "--format", "{{.Id}} {{.State.StartedAt}}", name) for name in ("old", "found")}
+    with ThreadPoolExecutor(1) as clients:
+        is_over = threading.Event()
+        load = clients.submit(until_set, activator, names, is_over)
+        try:
+            for _ in range(2):  # the second one replaces a process that ends
+                status, _, body = activator.command("/upgrade")
+                told = json.loads(body)
+                assert (status, told["problems"]) == (200, []), told
+                assert [get(activator, name).body for name in names] == [b"hello\n"] * 3
+        finally:
+            is_over.set()
+        assert load.result() > 3
+    eventually(lambda: is_dead(told["former_process"]), "the second process has ended")
+    other = run_activator(on(engine, revision("other", image=IMAGE)))
+    assert get(other, "other").status == 200  # after its first sweep
+    other.close()
+    assert [one["Id"] for one in engine.containers(WEB)] == [made["Id"]]
+    for name, before in ids.items():
+        assert engine.run("inspect", "--format", "{{.Id}} {{.State.StartedAt}}", name) == before
+    assert "httpd" not in cli("logs", "web", "--admin", activator.admin).stdout  # the reader goes on
+    activator.close()
+    assert engine.containers(WEB) == []
+    engine.remove("old", "found")
+
+
+def until_set(activator: Activator, names: Sequence[str], is_over: threading.Event) -> int:
+    """Ask for each name in turn until the event; all must answer. Return how many did."""
+    count = 0
+    while not is_over.is_set():
+        for name in names:
+            answer = get(activator, name)
+            assert (answer.status, answer.body) == (200, b"hello\n"), (name, answer)
+            count += 1
+    return count

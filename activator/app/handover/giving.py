@@ -32,6 +32,7 @@ from activator.app.handover.taking import VARIABLE
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.unit import CONTAINER
 from activator.runtime.clock import Now
 from activator.runtime.service_manager import ServiceManager
 from activator.runtime.tasks import pause
@@ -184,11 +185,10 @@ class Giving:
         if not isinstance(prepared, Prepared):
             raise UpgradeError(out_of_order(prepared))
         successor.version = prepared.version
-        missing = [key for key in self._supervisor.given.keys_with_programs() if key not in prepared.keys]
-        if missing:
-            raise UpgradeError(
-                f"{missing[0]} has running programs, and no `process` in the file any more: reload first"
-            )
+        for key, kind in self._supervisor.given.keys_with_programs():
+            is_found = prepared.discovers and self._control.containers.declares(key)
+            if not is_found and key not in (prepared.containers if kind == CONTAINER else prepared.keys):
+                raise UpgradeError(f"{key} has running programs, and no `{kind}` in the file any more: reload first")
 
     async def _state(self, successor: Successor) -> None:
         self._supervisor.hold()

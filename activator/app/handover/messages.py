@@ -45,10 +45,16 @@ class Refused(Message, frozen=True, tag=True):
 
 
 class Prepared(Message, frozen=True, tag=True):
-    """The new process is ready to take over. `keys`: its revisions with processes."""
+    """The new process is ready to take over.
+
+    `keys`: its revisions with processes; `containers`: those with containers, as its file has them. `discovers`: labels
+    of containers declare more.
+    """
 
     version: str
     keys: tuple[str, ...]
+    containers: tuple[str, ...] = ()
+    discovers: bool = False
 
 
 class State(Message, frozen=True, tag=True):

@@ -22,6 +22,7 @@ from activator.app.handover.messages import (
     State,
     out_of_order,
 )
+from activator.config.model.file import Config
 from activator.control_plane.sources.fixed_pods.source import HandedName
 from activator.control_plane.sources.process.handed import Received
 from activator.control_plane.sources.process.reaping import Reaping
@@ -93,13 +94,12 @@ class Takeover:
         ])  # fmt: skip
         pool.await_former(offer.number + NUMBERS_LEFT)
 
-    async def take_over(self, keys: list[str], processes: ProcessSource, pool: WorkerPool) -> None:
-        """Report that this process is prepared, and continue the programs when their revisions are set.
-
-        `keys`: the revisions with processes.
-        """
+    async def take_over(self, config: Config, processes: ProcessSource, pool: WorkerPool) -> None:
+        """Report that this process is prepared, and continue the programs when their revisions are set."""
         sockets.close_inherited()  # those of addresses that the new configuration does not have
-        self._link.send(Prepared(activator.__version__, tuple(keys)))
+        keys = tuple([f"{one.namespace}/{one.name}" for one in config.revisions if one.process is not None])
+        containers = tuple([f"{one.namespace}/{one.name}" for one in config.revisions if one.container is not None])
+        self._link.send(Prepared(activator.__version__, keys, containers, config.containers.discover))
         state, descriptors = await self._receive()
         if not isinstance(state, State):
             raise StartError(out_of_order(state))

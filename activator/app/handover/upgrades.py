@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from activator.workers.pool import WorkerPool
 
 CONTINUE_S: Final = 1.0  # for the programs that were handed over to be pods again
+LIST_S: Final = 10.0  # for the first list of containers, whose labels may declare revisions
 CONTINUE_STEP_S: Final = 0.002
 REOPEN_S: Final = 5.0  # for the state file to be free after a failed upgrade
 REOPEN_STEP_S: Final = 0.1
@@ -103,8 +104,7 @@ class Upgrades:
     async def take_over(self) -> None:
         """Take over the programs. Raises StartError."""
         if self._takeover is not None:
-            keys = [f"{one.namespace}/{one.name}" for one in self._app.config.revisions if one.process is not None]
-            await self._takeover.take_over(keys, self._app.control.processes, self._app.own_pool())
+            await self._takeover.take_over(self._app.config, self._app.control.processes, self._app.own_pool())
 
     async def commit(self) -> None:
         """Become the activator, in place of the other process. Raises StartError."""
@@ -115,6 +115,11 @@ class Upgrades:
         control.file.fixed_pods.restore(takeover.names)
         for key, identity in takeover.aside:
             control.submit(PodSetAside(key, identity, True))
+        until_s = self._now() + LIST_S
+        while why := control.containers.pending():
+            if self._now() >= until_s:
+                raise StartError(f"{why[0]} has not come within {LIST_S:g} s")
+            await pause(CONTINUE_STEP_S)
         until_s = self._now() + CONTINUE_S
         while not (supervisor.fleets.are_continued() and control.worker.is_settled()) and self._now() < until_s:
             await pause(CONTINUE_STEP_S)

@@ -29,19 +29,23 @@ class LocalUnits(Units):
         return self._of(revision).make(revision, identity, gpus, on_line)
 
     def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
-        return self._of(revision).take_over(revision, program, descriptors, on_line)
+        units: Units = self._processes if program.container is None else self.containers
+        return units.take_over(revision, program, descriptors, on_line)
 
     def describe(self, programs: HandedPrograms) -> HandedPrograms:
-        return self._processes.describe(programs)
+        return self.containers.describe(self._processes.describe(programs))
 
     def use(self, programs: HandedPrograms) -> None:
         self._processes.use(programs)
+        self.containers.use(programs)
 
     def own(self, former: Iterable[int]) -> None:
         self._processes.own(former)
+        self.containers.own(former)
 
     def detach(self) -> None:
         self._processes.detach()
+        self.containers.detach()
 
     def claim_of(self, revision: Revision) -> str:
         return self._of(revision).claim_of(revision)

@@ -12,6 +12,7 @@ from activator.runtime.sockets import join_address
 
 INSTANCE_LABEL: Final = "activator.instance"  # the run of the activator that made it
 OWNER_LABEL: Final = "activator.owner"  # the process that made it, to find out whether it still runs (`owner.py`)
+REAPER_LABEL: Final = "activator.reaper"  # the reaper, which ends after all processes of that run (`owner.py`)
 IDENTITY_LABEL: Final = "activator.identity"  # the identity of the pod
 REVISION_LABEL: Final = "activator.revision"
 
@@ -74,6 +75,11 @@ def port_of(container: Container, shown: Mapping[str, Any]) -> int | None:
     names = {*exposed, *published}
     found = [int(name[:-4]) for name in names if name.endswith("/tcp") and name[:-4].isdecimal()]
     return found[0] if len(found) == 1 else None
+
+
+def way_of(container: Container, address: str) -> bool:
+    """Return True if the container is reached at its own IP address. `address`: the setting for all containers."""
+    return (container.address or address) == OWN
 
 
 def address_of(container: Container, shown: Mapping[str, Any], port: int, way: str) -> str:

@@ -16,7 +16,6 @@ class ExistingContainer(ContainerUnit):
 
     is_borrowed = True
     _is_disowned = False
-    _is_started = False  # it was started by the activator
 
     async def _bring_up(self, stop_asked: asyncio.Event) -> None:
         await self._patiently(self._run, stop_asked)

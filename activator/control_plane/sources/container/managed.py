@@ -16,16 +16,13 @@ from activator.control_plane.sources.container.creation import (
     REVISION_LABEL,
     creation_of,
     port_of,
+    way_of,
 )
 from activator.control_plane.sources.container.engine import EngineAwayError, EngineError
 from activator.control_plane.sources.container.images import Images
 from activator.control_plane.sources.container.removal import found_by_label, remove, remove_by_label
 from activator.control_plane.sources.container.sweeper import Sweeper
-from activator.control_plane.sources.container.unit import (
-    ContainerUnit,
-    EngineContext,
-    way_of,
-)
+from activator.control_plane.sources.container.unit import ContainerUnit, EngineContext
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.unit import NotStartedError
 from activator.runtime.errors import one_line
@@ -144,7 +141,9 @@ class ManagedContainer(ContainerUnit):
 
     async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         try:
-            if self._is_unanswered:
+            if self._is_given:
+                pass  # another process may have taken it; if not, the sweeper removes it
+            elif self._is_unanswered:
                 await remove_by_label(
                     self.engine, self._labels(), self.identity, is_closing, CLOSE_PATIENCE_S, self.context.now
                 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
@@ -43,21 +44,43 @@ class OutputReader:
         self._now = now
         self._wall_clock = wall_clock
         self._position = LogPosition()
+        self._since_s: float | None = None  # Unix seconds; None: the first line is the next one
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._holds = 0  # calls of `hold`, each of which ends the connection
+
+    def hold(self) -> tuple[float | None, dict[str, tuple[int, int, int]]]:
+        """Read nothing until `resume`. Return the `since_s` and the position with which another process continues."""
+        self._holds += 1
+        self._may_read.clear()
+        return self._position.since_s() or self._since_s, self._position.handed()
+
+    def resume(self) -> None:
+        """Continue after `hold`."""
+        self._may_read.set()
+
+    def restore(self, positions: Mapping[str, tuple[int, int, int]]) -> None:
+        """Continue, before `run`, at the position that a former process has handed over."""
+        self._position.restore(positions)
 
     async def run(self, since_s: float | None) -> None:
         """Read until the container has ended. `since_s`: Unix seconds; None: from its first line on."""
+        self._since_s = since_s
         try:
             while True:
+                await self._may_read.wait()
+                holds = self._holds
                 try:
-                    await self._read(since_s)
+                    await self._read(self._since_s)
                     is_cut = False
                 except EngineAwayError:
                     is_cut = True  # the task that watches the container logs it
-                since_s = self._position.since_s() or self._wall_clock()
+                if holds == self._holds:
+                    self._since_s = self._position.since_s() or self._wall_clock()
                 self._position.resume()
                 if is_cut and self._ended.is_set():
                     await pause(AGAIN_S)  # its last lines are still in the log; `end` of the container bounds the wait
-                elif await wait_for(self._ended, AGAIN_S) and not is_cut:
+                elif await wait_for(self._ended, AGAIN_S) and not is_cut and holds == self._holds:
                     return
         except EngineError as error:
             if error.status != 404 and not self._ended.is_set():
@@ -92,10 +115,10 @@ class OutputReader:
         query = {"follow": "1", "stdout": "1", "stderr": "1", "timestamps": "1"}
         if since_s is not None:
             query["since"] = f"{since_s:.6f}"
-        messages = self._messages()
+        messages, holds = self._messages(), self._holds
         pace = OutputRateLimiter(self._now)
         async with self._engine.streamed("GET", f"/containers/{self._container}/logs", query) as content:
-            while data := await content.read(READ_BYTES):
+            while (data := await content.read(READ_BYTES)) and holds == self._holds:
                 lines = 0
                 for piece in messages.feed(data):
                     lines += self._output.feed(piece.stream, self._position.take(piece))

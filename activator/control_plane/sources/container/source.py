@@ -60,6 +60,10 @@ class ContainerSource(Source):
     async def close(self) -> None:
         self._stop()
 
+    async def leave(self) -> None:
+        """Close the connections to engines, which another process of the activator uses."""
+        await self._units.close()
+
     def prepare(self, config: Config) -> None:
         """Set the engine, and drop replaced revisions; to be called before other sources get the file's revisions."""
         self._units.configure(config.containers)

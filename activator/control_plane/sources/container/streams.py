@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -104,6 +104,22 @@ class LogPosition:
         # Messages of the two streams may be out of order by a moment, and a time may be a whole second.
         return self._latest_ns // _SECOND_NS - 1.0 if self._latest_ns else None
 
+    def handed(self) -> dict[str, tuple[int, int, int]]:
+        """Return the position for another process of the activator, for each stream.
+
+        The time of its last message in Unix nanoseconds, how many messages had that time, and how many bytes of the
+        last one were read (-1: all).
+        """
+        self.resume()
+        return {name: one.handed() for name, one in self._streams.items()}
+
+    def restore(self, positions: Mapping[str, tuple[int, int, int]]) -> None:
+        """Continue at the position that a former process of the activator has handed over."""
+        for name, position in positions.items():
+            made = self._streams[name] = _StreamPosition(*position)
+            self._latest_ns = max(self._latest_ns, made.read_ns)
+        self.resume()
+
     def resume(self) -> None:
         """Expect messages from `since_s` on, some of which are known."""
         for position in self._streams.values():
@@ -122,16 +138,19 @@ class LogPosition:
 class _StreamPosition:
     """The position in one of the two streams."""
 
-    def __init__(self) -> None:
-        self.read_ns = 0  # the time of the message that was read last, for the first time or again
-        self._last_ns = 0  # time of the last message
-        self._count = 0  # messages with that time
+    def __init__(self, last_ns: int = 0, count: int = 0, read_bytes: int = -1) -> None:
+        self.read_ns = last_ns  # the time of the message that was read last, for the first time or again
+        self._last_ns = last_ns  # time of the last message
+        self._count = count  # messages with that time
         self._prefix: bytes | None = None  # the beginning of a message whose time is not complete
         self._offset = -1  # in the message that is being read; -1: none is
-        self._read_bytes = -1  # bytes of the last message that were read, if a break cut it; -1: it is complete
+        self._read_bytes = read_bytes  # bytes of the last message that were read, if a break cut it; -1: it is complete
         self._skipped_bytes = 0  # bytes still to be dropped from the message that is being read
         self._is_replay = False  # messages that were read before the break may be repeated
         self._replayed = 0  # messages replayed with that time
+
+    def handed(self) -> tuple[int, int, int]:
+        return self._last_ns, self._count, self._read_bytes
 
     def resume(self) -> None:
         if self._skipped_bytes != _WHOLE:

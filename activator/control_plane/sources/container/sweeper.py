@@ -13,9 +13,9 @@ import json
 import logging
 from typing import Any, Final
 
-from activator.control_plane.sources.container.creation import IDENTITY_LABEL, INSTANCE_LABEL, OWNER_LABEL
+from activator.control_plane.sources.container.creation import IDENTITY_LABEL, INSTANCE_LABEL
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
-from activator.control_plane.sources.container.owner import has_ended, parse_owner, this_owner
+from activator.control_plane.sources.container.owner import Run
 from activator.control_plane.sources.container.state import state_of
 from activator.runtime.tasks import keep_running, pause, wait_for
 
@@ -26,13 +26,12 @@ log = logging.getLogger("activator.container")
 
 
 class Sweeper:
-    """The sweeper of one engine; `instance` names this run."""
+    """The sweeper of one engine for this run of the activator."""
 
-    def __init__(self, engine: Engine, instance: str) -> None:
+    def __init__(self, engine: Engine, run: Run) -> None:
         self._engine = engine
-        self._instance = instance
-        self._owner = this_owner()
-        self.labels = {INSTANCE_LABEL: instance, OWNER_LABEL: self._owner.label}
+        self._run = run
+        self.labels = run.labels
         self._known: set[str] = set()  # identities of units
         self._strays: set[str] = set()  # ids of containers that no unit knew in the last sweep
         self._first = asyncio.Event()
@@ -77,19 +76,15 @@ class Sweeper:
             name, labels = one.get("Id"), one.get("Labels")
             if not isinstance(name, str) or not name.isalnum() or not isinstance(labels, dict):
                 continue
-            if labels.get(INSTANCE_LABEL) == self._instance:
+            if labels.get(INSTANCE_LABEL) == self._run.instance:
                 if labels.get(IDENTITY_LABEL) in self._known:
                     continue
                 strays.add(name)
                 if name in self._strays:
                     await self._remove(name, labels, "whose start was given up")
-            elif await self._is_left(labels):
+            elif await self._run.is_left(labels, self._is_running):
                 await self._remove(name, labels, "of an activator that has ended")
         self._strays = strays
-
-    async def _is_left(self, labels: dict[str, Any]) -> bool:
-        owner = parse_owner(str(labels.get(OWNER_LABEL, "")))
-        return owner is not None and await has_ended(owner, self._owner, self._is_running)
 
     async def _is_running(self, container: str) -> bool:
         shown = await self._engine.inspect("containers", container)

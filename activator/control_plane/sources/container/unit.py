@@ -8,10 +8,7 @@ Rules
      found by the next inspection. While the engine is unreachable the container counts as running, and its requests
      continue. A start repeats each step that a broken connection has cut, until the engine has been unreachable for
      `containers.patience`.
-  3. It is ready as `readiness` defines; without that, when the image's own HEALTHCHECK succeeds, which the activator
-     runs at the interval of `readiness`; without that, when its port accepts. A published port may be a proxy of the
-     engine, which accepts before the program does, and closes if it cannot connect: the kernel is asked whether the
-     program listens (listening.py), and if that is unknown, a connection has to stay open for a moment.
+  3. When it is ready: `readiness.py`.
 """
 
 from __future__ import annotations
@@ -23,39 +20,31 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-from activator.config.file import readiness_probe
-from activator.config.model.containers import OWN, Container
-from activator.config.model.pods import PROBE_TCP
+from activator.config.model.containers import Container
 from activator.config.model.revision import Revision
-from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, ProbeOutcome, ProbeRequest, probe_once
 from activator.control_plane.sources.container.creation import address_of, port_of
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
 from activator.control_plane.sources.container.exec import CommandError, run_command
-from activator.control_plane.sources.container.listening import program_listens
 from activator.control_plane.sources.container.output import OutputReader
+from activator.control_plane.sources.container.owner import Run
+from activator.control_plane.sources.container.readiness import ContainerReadiness
 from activator.control_plane.sources.container.removal import AWAY_STEP_S, RETRY_AWAY_S
 from activator.control_plane.sources.container.state import (
     ContainerState,
-    health_test,
     leader_of,
     memory_limit,
     state_of,
 )
 from activator.control_plane.sources.process.causes import cause_of
+from activator.control_plane.sources.process.handed import HandedContainer, HandedProgram
 from activator.control_plane.sources.process.output import OnLine, Output
-from activator.control_plane.sources.process.readiness import until_answered, until_command, until_set
-from activator.control_plane.sources.process.unit import NotStartedError, Unit
+from activator.control_plane.sources.process.unit import CONTAINER, NotStartedError, Unit, UnitState
 from activator.runtime.clock import Now
-from activator.runtime.sockets import split_address
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 
 WAIT_S: Final = 30.0  # one waiting call for the end of a container; then it is inspected
 POLL_S: Final = 1.0  # between two inspections of a container whose end cannot be waited for
 KILLED: Final = 137  # the exit code of a program that SIGKILL ended
-# How long a connection to a published port has to stay open to count as the program's, not a proxy's.
-HOLD_S: Final = 0.05
-UNSEEN_HOLD_S: Final = 1.0  # if the kernel knows of no listener
-UNSEEN_S: Final = 5.0  # from the first check; before that nothing is connected to a port without a known listener
 KILL_TIMEOUT_S: Final = 5.0
 LAST_OUTPUT_S: Final = 1.0  # how long to wait for the last lines after the container has ended
 
@@ -71,7 +60,14 @@ class EngineContext:
     """The engine and the settings that all its containers share."""
 
     def __init__(
-        self, engine: Engine, tasks: TaskGroupOwner, now: Now, wall_clock: Now, patience_s: float, address: str
+        self,
+        engine: Engine,
+        tasks: TaskGroupOwner,
+        now: Now,
+        wall_clock: Now,
+        patience_s: float,
+        address: str,
+        run: Run,
     ) -> None:
         self.engine = engine
         self.tasks = tasks
@@ -79,10 +75,13 @@ class EngineContext:
         self.wall_clock = wall_clock
         self.patience_s = patience_s
         self.address = address
+        self.run = run
 
 
 class ContainerUnit(Unit):
     """A container of either kind."""
+
+    kind = CONTAINER
 
     def __init__(self, context: EngineContext, revision: Revision, identity: str, claim: str, on_line: OnLine) -> None:
         assert revision.container is not None
@@ -98,13 +97,16 @@ class ContainerUnit(Unit):
         self._shown: dict[str, Any] = {}  # as it was inspected last
         self._ended = asyncio.Event()
         self._inspect_now = asyncio.Event()  # it may have ended: inspect it now
-        self._asked_since_s = 0.0  # when the readiness checks began
+        self._is_started = False  # the activator has started it: an existing one may have run before
+        self._is_terminal = False
         self._is_silent = False  # the engine did not answer when it was to be stopped
         self._cause = ""
         self._exit_code: int | None = None
         self._stopping: asyncio.Task[None] | None = None  # the engine's own stop, which ends with SIGKILL
         self._reader: OutputReader | None = None
         self._running: list[asyncio.Task[None]] = []  # the tasks that watch it and read its output
+        self.handed: HandedProgram | None = None  # it runs already: a former process of the activator hands it over
+        self._is_given = False  # it is being handed over to another process of the activator
 
     @property
     def engine(self) -> Engine:
@@ -117,6 +119,9 @@ class ContainerUnit(Unit):
         """Start the container and set `id`; return early if it is no longer needed."""
 
     async def start(self, stop_asked: asyncio.Event) -> None:
+        if self.handed is not None:
+            await self._continue(self.handed)
+            return
         since_s = self.context.wall_clock()
         try:
             await self._patiently(lambda: self.engine.call("GET", "/version"), stop_asked)
@@ -137,13 +142,30 @@ class ContainerUnit(Unit):
             raise NotStartedError(f"the container cannot be started: {error.message}", for_good) from None
         if shown is None:
             raise NotStartedError("the container was removed while it started", for_good=False)
-        self._shown = shown
-        self.leader = leader_of(state_of(shown), self.id)
+        self._show(shown)
         self._find_address()
         if self.settings.memory and not memory_limit(shown):
             log.warning("%s: the container engine limits no memory: without root it needs cgroups v2", self.identity)
         log.info("started %s, container %s, at %s", self.identity, self.id[:12], self.address or "no address")
-        self._watch(since_s)
+        self._watch(since_s if self.is_borrowed else None, {}, bool((shown.get("Config") or {}).get("Tty")))
+
+    async def _continue(self, program: HandedProgram) -> None:
+        """Take over the running container."""
+        container = program.container
+        assert container is not None
+        self.id, self.address, self._is_started = container.id, program.address, container.is_started
+        self.port = program.port or None
+        self.output.restore(program.lines, program.unfinished)
+        if program.is_announced:
+            self.output.ready.set()
+        shown = await self._inspected()
+        if shown is not None:  # else its end is found as soon as the engine answers
+            self._show(shown)
+        self._watch(container.since_s, container.positions, container.is_terminal)
+
+    def _show(self, shown: dict[str, Any]) -> None:
+        self._shown = shown
+        self.leader = leader_of(state_of(shown), self.id)
 
     async def _patiently(
         self, step: Callable[[], Coroutine[Any, Any, T]], stop_asked: asyncio.Event, is_cancelled: bool = True
@@ -179,15 +201,16 @@ class ContainerUnit(Unit):
                 f"it has no address: its port {self.port} is not published, and it has no IP address of its own"
             )
 
-    def _watch(self, since_s: float) -> None:
-        is_terminal = bool((self._shown.get("Config") or {}).get("Tty"))
+    def _watch(self, since_s: float | None, positions: dict[str, tuple[int, int, int]], is_terminal: bool) -> None:
         reader = self._reader = OutputReader(
             *(self.engine, self.id, self.output, is_terminal, self._ended),
             *(self.context.now, self.context.wall_clock),
         )
+        reader.restore(positions)
+        self._is_terminal = is_terminal
         self._running = [
             self.context.tasks.start("watch", self._until_ended()),
-            self.context.tasks.start("output", reader.run(since_s if self.is_borrowed else None)),
+            self.context.tasks.start("output", reader.run(since_s)),
         ]
 
     async def _until_ended(self) -> None:
@@ -258,45 +281,12 @@ class ContainerUnit(Unit):
     # --- while it runs ---
 
     async def ready(self, timeout_s: float) -> str:
+        if self.handed is not None and self.handed.is_ready:
+            return ""
         if not self._running or not self.address:
             await asyncio.Event().wait()  # it has ended already, or was given up before it ran: `exited` returns
-        readiness, now = self.settings.readiness, self.context.now
-        self._asked_since_s = now()
-        interval_s = float(readiness.interval)
-        if readiness.log:
-            if await until_set(self.output.ready, timeout_s, now):
-                return ""
-            return f"the program wrote no line with {readiness.log!r} within {timeout_s:g} s"
-        if readiness.command:
-            if await until_command(self, readiness.command, interval_s, timeout_s, now):
-                return ""
-            word = readiness.command[0]
-            return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
-        test = health_test(self._shown)
-        if test and not readiness.http_get and readiness.grpc is None:
-            if await until_command(self, test, interval_s, timeout_s, now):
-                return ""
-            return f"the HEALTHCHECK of its image did not succeed within {timeout_s:g} s"
-        if await until_answered(self._answers, interval_s, timeout_s, now):
-            return ""
-        return f"the program did not answer on port {self.port} within {timeout_s:g} s"
-
-    async def _answers(self) -> bool:
-        probe = readiness_probe(self.revision)
-        if probe.kind == PROBE_TCP:
-            return await self._accepts()
-        return await probe_once(ProbeRequest(self.address, probe), PROBE_TIMEOUT_S) is ProbeOutcome.ANSWERED
-
-    async def _accepts(self) -> bool:
-        assert self.port is not None
-        listens = await asyncio.to_thread(program_listens, state_of(self._shown).process, self.port)
-        if listens is None:
-            return await stays_open(self.address, HOLD_S)
-        if listens:
-            return await stays_open(self.address, 0.0)
-        if self.context.now() - self._asked_since_s < UNSEEN_S:
-            return False
-        return await stays_open(self.address, UNSEEN_HOLD_S)  # it may listen where the kernel's list does not show it
+        check = ContainerReadiness(self, self.revision, self._shown, self.port, self.context.now)
+        return await check.until_ready(timeout_s)
 
     async def exited(self) -> None:
         if self._running:
@@ -336,6 +326,8 @@ class ContainerUnit(Unit):
 
         One that a broken connection has cut is repeated for KILL_TIMEOUT_S: a program that does not wake is lost.
         """
+        if self.is_foreign():
+            return "it belongs to another process of the activator"
         if name not in _PAUSES:
             return await self._command(f"/containers/{self.id}/kill", {"signal": name}, (304, 409))
         until_s, is_repeated = self.context.now() + KILL_TIMEOUT_S, False
@@ -362,7 +354,7 @@ class ContainerUnit(Unit):
     # --- the end ---
 
     async def stop(self) -> None:
-        if not self.id or self._ended.is_set():
+        if not self.id or self._ended.is_set() or self.is_foreign():
             return
         shown = await self._inspected()
         if self._is_silent:
@@ -413,7 +405,13 @@ class ContainerUnit(Unit):
     async def end_rest(self) -> None:
         pass  # the kernel ends all of a container with its first process
 
+    async def emptied(self, timeout_s: float) -> None:
+        if not self.is_foreign():
+            await super().emptied(timeout_s)
+
     async def end(self) -> None:
+        if self.is_foreign():
+            self.detach()
         if self.id and not self._ended.is_set():
             await self._end_now()
         if self._running:
@@ -438,6 +436,42 @@ class ContainerUnit(Unit):
         if self._running:
             await wait_for(self._ended, KILL_TIMEOUT_S)
 
+    # --- the hand-over to another process of the activator ---
+
+    def is_foreign(self) -> bool:
+        return self.handed is not None and not self.context.run.owns_handed and not self._ended.is_set()
+
+    def unsettled(self) -> str:
+        if not self._running:
+            return "its container is about to start"
+        if not self.is_borrowed and not self.context.run.has_reaper():
+            return "the reaper has exited, so its container would be taken for a leftover"
+        return "it has just ended" if self._ended.is_set() else ""
+
+    def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
+        assert self._reader is not None, "it is settled"
+        self._is_given = True
+        since_s, positions = self._reader.hold()
+        container = HandedContainer(
+            *(self.engine.path, self.id, self.claim, self._is_terminal, self._is_started, since_s, positions)
+        )
+        program = HandedProgram(
+            *(self.identity, 0, self.address, self.port or 0, "", False, *state, self.output.ready.is_set(), ""),
+            *(self.output.finished_lines(), self.output.unfinished(), container),
+        )
+        return program, []
+
+    def resume(self) -> None:
+        self._is_given = False
+        if self._reader is not None:
+            self._reader.resume()
+
+    def detach(self) -> None:
+        self.output.leave()
+        for task in self._running:
+            task.cancel()
+        self._running, self._reader, self.id = [], None, ""
+
     async def _or_stopped(self, work: Coroutine[Any, Any, T], stop_asked: asyncio.Event) -> T | None:
         """Return the result of `work`; None if the container is no longer needed: the work is then cancelled."""
         task = asyncio.ensure_future(work)  # noqa: TID251 - awaited or cancelled below
@@ -448,29 +482,3 @@ class ContainerUnit(Unit):
         finally:
             asked.cancel()
             task.cancel()
-
-
-async def stays_open(address: str, hold_s: float) -> bool:
-    """Return True if a connection is made, and not closed within `hold_s`."""
-    host, port = split_address(address)
-    writer: asyncio.StreamWriter | None = None
-    try:
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, port)
-        if hold_s <= 0.0:
-            return True
-        try:
-            async with asyncio.timeout(hold_s):
-                return bool(await reader.read(1))
-        except TimeoutError:
-            return True
-    except OSError:  # includes the timeout
-        return False
-    finally:
-        if writer is not None:
-            writer.transport.abort()
-
-
-def way_of(settings: Container, address: str) -> bool:
-    """Return True if it is reached at its own IP address."""
-    return (settings.address or address) == OWN

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Iterable
+
+from msgspec.structs import replace
 
 from activator.config.engines import engine_path
 from activator.config.model.containers import HOST_NETWORK, Containers
@@ -11,8 +15,10 @@ from activator.control_plane.sources.container.engine import Engine
 from activator.control_plane.sources.container.existing import ExistingContainer
 from activator.control_plane.sources.container.images import Images
 from activator.control_plane.sources.container.managed import ManagedContainer
+from activator.control_plane.sources.container.owner import Run
 from activator.control_plane.sources.container.sweeper import Sweeper
-from activator.control_plane.sources.container.unit import EngineContext
+from activator.control_plane.sources.container.unit import ContainerUnit, EngineContext
+from activator.control_plane.sources.process.handed import HandedProgram, HandedPrograms
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.unit import Unit, Units
@@ -24,13 +30,23 @@ from activator.runtime.tasks import TaskGroupOwner
 class _Used:
     """One engine with its images and its sweeper."""
 
-    def __init__(self, path: str, problem: str, tasks: TaskGroupOwner, reaping: Reaping) -> None:
+    def __init__(self, path: str, problem: str, tasks: TaskGroupOwner, reaping: Reaping, run: Run) -> None:
         self.engine = Engine(path, problem)
         self.images = Images(self.engine, tasks)
-        self.sweeper = Sweeper(self.engine, reaping.mark)
+        self.sweeper = Sweeper(self.engine, run)
+        self._tasks = tasks
+        self._sweeps: asyncio.Task[None] | None = None
         if not problem:
             reaping.engine(path)
-        self.task = tasks.start("containers", self.sweeper.run())
+
+    def sweep(self) -> None:
+        """Begin to remove leftovers."""
+        self._sweeps = self._tasks.start("containers", self.sweeper.run())
+
+    def leave(self) -> None:
+        """Remove no more leftovers."""
+        if self._sweeps is not None:
+            self._sweeps.cancel()
 
 
 class ContainerUnits(Units):
@@ -42,6 +58,7 @@ class ContainerUnits(Units):
         self._wall_clock = wall_clock
         self._reaping = reaping
         self._settings = Containers()
+        self._run = Run(reaping.mark, reaping.process)
         self._used: dict[str, _Used] = {}  # by path of the socket
 
     def configure(self, settings: Containers) -> None:
@@ -58,30 +75,69 @@ class ContainerUnits(Units):
             path = engine_path(named or self._settings.engine, os.environ)
         except ConfigError as error:
             problem = error.problems[0]
+        return self._at(path, problem)
+
+    def _at(self, path: str, problem: str = "") -> _Used:
+        """Return the engine whose socket has this path; with a problem, one that answers no call."""
         used = self._used.get(path or problem)
         if used is None:
-            used = self._used[path or problem] = _Used(path, problem, self._tasks, self._reaping)
+            used = self._used[path or problem] = _Used(path, problem, self._tasks, self._reaping, self._run)
+            if self._run.owns_handed:  # else a former process may have containers that are not known here
+                used.sweep()
         return used
+
+    def sweeper_of(self, path: str) -> Sweeper:
+        """Return the sweeper of the engine whose socket has this path."""
+        return self._at(path).sweeper
 
     def known(self, revision: Revision) -> None:
         if revision.container is not None:
             self._use(revision.container.engine)  # begins to remove the leftovers of an earlier run
 
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit:
-        settings = revision.container
-        assert settings is not None
-        used = self._use(settings.engine)
+        assert revision.container is not None
+        used = self._use(revision.container.engine)
+        return self._unit(used, revision, identity, self.claim_of(revision), gpus, on_line)
+
+    def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
+        assert program.container is not None
+        used = self._at(program.container.engine)
+        unit = self._unit(used, revision, program.identity, program.container.claim, program.gpus, on_line)
+        unit.handed = program
+        if not unit.is_borrowed:
+            used.sweeper.expect(program.identity)
+        return unit
+
+    def _unit(
+        self, used: _Used, revision: Revision, identity: str, claim: str, gpus: tuple[str, ...], on_line: OnLine
+    ) -> ContainerUnit:
+        assert revision.container is not None
         context = EngineContext(
             *(used.engine, self._tasks, self._now, self._wall_clock),
-            *(float(self._settings.patience), self._settings.address),
+            *(float(self._settings.patience), self._settings.address, self._run),
         )
-        claim = self.claim_of(revision)
-        if settings.existing:
+        if revision.container.existing:
             return ExistingContainer(context, revision, identity, claim, on_line)
         pull_timeout_s = float(self._settings.pull_timeout)
         return ManagedContainer(
             *(context, used.images, used.sweeper, pull_timeout_s, revision, identity, claim, gpus, on_line)
         )
+
+    def describe(self, programs: HandedPrograms) -> HandedPrograms:
+        return replace(programs, reaper=self._run.reaper)
+
+    def use(self, programs: HandedPrograms) -> None:
+        self._run.owns_handed = False
+        self._run.restore(programs.reaper)
+
+    def own(self, former: Iterable[int]) -> None:
+        self._run.owns_handed = True
+        for used in self._used.values():
+            used.sweep()
+
+    def detach(self) -> None:
+        for used in self._used.values():
+            used.leave()
 
     def claim_of(self, revision: Revision) -> str:
         settings = revision.container
@@ -94,5 +150,5 @@ class ContainerUnits(Units):
 
     async def close(self) -> None:
         for used in self._used.values():
-            used.task.cancel()
+            used.leave()
             await used.engine.close()

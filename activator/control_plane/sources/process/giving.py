@@ -17,9 +17,9 @@ class GivenPrograms:
         self._units = units
         self._given: list[Unit] = []
 
-    def keys_with_programs(self) -> list[str]:
-        """Return the revisions that have processes."""
-        return [fleet.key for fleet in self._fleets.all() if fleet.processes]
+    def keys_with_programs(self) -> list[tuple[str, str]]:
+        """Return the revisions that have programs, and the kind of each program (`Unit.kind`)."""
+        return [(fleet.key, one.unit.kind) for fleet in self._fleets.all() for one in fleet.processes.values()]
 
     def unsettled(self) -> str:
         """Return why the programs cannot be handed over now; empty if they can."""

@@ -10,11 +10,23 @@ from typing import Final
 
 import msgspec
 
-DESCRIPTORS: Final = 3  # each program has a pidfd, and the reading ends of its standard error and standard output
+DESCRIPTORS: Final = 3  # each process has a pidfd, and the reading ends of its standard error and standard output
+
+
+class HandedContainer(msgspec.Struct, frozen=True):
+    """The container in which a program runs. `engine`: the path of its engine's socket."""
+
+    engine: str
+    id: str
+    claim: str
+    is_terminal: bool
+    is_started: bool  # the activator has started it; false for an existing one that ran before
+    since_s: float | None  # Unix time of the output to read next; None: all of it
+    positions: dict[str, tuple[int, int, int]]  # `LogPosition.handed`
 
 
 class HandedProgram(msgspec.Struct, frozen=True):
-    """One process that runs a program. `pid` leads its process group."""
+    """One run of a program. `pid` leads its process group; it is 0 if the program runs in a container."""
 
     identity: str
     pid: int
@@ -30,6 +42,7 @@ class HandedProgram(msgspec.Struct, frozen=True):
     cgroup: str  # path of the cgroup that limits its memory; empty: none
     lines: tuple[str, ...]  # its last lines
     unfinished: dict[str, bytes]  # the begun line of each stream
+    container: HandedContainer | None = None  # None: it is a process
 
 
 class HandedLine(msgspec.Struct, frozen=True, array_like=True):
@@ -60,7 +73,7 @@ class HandedPrograms(msgspec.Struct, frozen=True):
     """All programs.
 
     `born`, `made`: the numbers of the last ones. `folder`: that of Unix sockets; empty: none. `cgroup`: the cgroup
-    below which those of programs are; empty: none.
+    below which those of programs are; empty: none. `reaper`: the label of the reaper on containers; empty: none.
     """
 
     fleets: tuple[HandedFleet, ...] = ()
@@ -68,6 +81,7 @@ class HandedPrograms(msgspec.Struct, frozen=True):
     made: int = 0
     folder: str = ""
     cgroup: str = ""
+    reaper: str = ""
 
 
 class Received:
@@ -76,7 +90,9 @@ class Received:
     def __init__(self, programs: HandedPrograms, descriptors: list[int]) -> None:
         self.programs = programs
         self.fleets = {fleet.key: fleet for fleet in programs.fleets}
-        order = [one.identity for fleet in programs.fleets for one in fleet.programs]
+        handed = [one for fleet in programs.fleets for one in fleet.programs]
+        self._containers = {one.identity for one in handed if one.container is not None}
+        order = [one.identity for one in handed if one.container is None]
         assert len(descriptors) == DESCRIPTORS * len(order), "the descriptors of each program"
         self._descriptors = {
             identity: descriptors[DESCRIPTORS * index : DESCRIPTORS * (index + 1)]
@@ -84,8 +100,8 @@ class Received:
         }
 
     def take(self, identity: str) -> list[int]:
-        """Return the descriptors of a program, which then belong to the caller."""
-        return self._descriptors.pop(identity)
+        """Return the descriptors of a program, which then belong to the caller; none of one in a container."""
+        return [] if identity in self._containers else self._descriptors.pop(identity)
 
     def close(self) -> None:
         """Close the descriptors that nothing has taken."""

@@ -54,6 +54,11 @@ class Reaping:
             self._report(line)
 
     @property
+    def process(self) -> int:
+        """The process ID of the reaper; 0 if a former process of the activator has started it, or there is none."""
+        return 0 if self._reaper is None else self._reaper.pid
+
+    @property
     def descriptor(self) -> int:
         """The descriptor of the pipe; -1 without a reaper."""
         return -1 if self._pipe is None else self._pipe.fileno()

@@ -99,16 +99,16 @@ class ProcessSource(Source):
         self.groups.configure(resolve_groups(config, self.memory.counted))
         self.dependencies.configure({key: tuple(map(key_of, one.depends_on)) for key, one in with_programs.items()})
         for key, revision in with_programs.items():
-            running = self.supervisor.fleets.running(key)  # programs of a new revision were handed over
-            if running and self.autoscaler.shown(key) is None:
-                # The autoscaler reports changes of this number only, and its dependencies were met at its start.
-                self.dependencies.continued(key, running)
-            self.autoscaler.set_revision(key, process_rule(revision), running, is_taken_over=running > 0)
-            self._set_watches(key, revision)
+            self._set(key, revision)
         self.dependencies.refresh()
 
-    def _set_watches(self, key: str, revision: Revision) -> None:
-        """Set which parts of the output and the background work of its programs are watched."""
+    def _set(self, key: str, revision: Revision) -> None:
+        """Set the scale of a revision, and which parts of the output and the work of its programs are watched."""
+        running = self.supervisor.fleets.running(key)  # programs of a new revision were handed over
+        if running and self.autoscaler.shown(key) is None:
+            # The autoscaler reports changes of this number only, and its dependencies were met at its start.
+            self.dependencies.continued(key, running)
+        self.autoscaler.set_revision(key, process_rule(revision), running, is_taken_over=running > 0)
         page = revision.waiting_page
         self.busy.set_revision(key, revision.activity.busy)
         self.output.set_revision(key, page is not None and page.output)
@@ -121,8 +121,7 @@ class ProcessSource(Source):
     def add_revision(self, key: str, revision: Revision) -> None:
         """Add or replace a revision with a program that is not from the file."""
         self.supervisor.set_revision(key, revision)
-        self.autoscaler.set_revision(key, process_rule(revision))
-        self._set_watches(key, revision)
+        self._set(key, revision)
 
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)

@@ -14,11 +14,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.handed import HandedProgram, HandedPrograms
 from activator.control_plane.sources.process.output import OnLine, Output
+
+PROCESS: Final = "process"
+CONTAINER: Final = "container"
 
 
 class UnitState(NamedTuple):
@@ -42,6 +45,7 @@ class NotStartedError(Exception):
 class Unit(ABC):
     """One run of a program."""
 
+    kind = PROCESS  # the key of the configuration that declares it
     output: Output
     address = ""  # empty until it is known
     claim = ""
@@ -114,7 +118,7 @@ class Unit(ABC):
 
     def unsettled(self) -> str:
         """Return why it cannot be handed over to another process of the activator now; empty if it can."""
-        return "an upgrade takes over processes only"
+        return "programs of its kind cannot be handed over"
 
     def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
         """Return it for another process of the activator, with descriptors (`handed.py`). Raises OSError.

@@ -15,10 +15,16 @@ import pytest
 
 from activator.config.file import parse
 from activator.config.labels import revision_of
-from activator.control_plane.sources.container.creation import INSTANCE_LABEL, OWNER_LABEL, address_of, port_of
+from activator.control_plane.sources.container.creation import (
+    INSTANCE_LABEL,
+    OWNER_LABEL,
+    REAPER_LABEL,
+    address_of,
+    port_of,
+)
 from activator.control_plane.sources.container.discovery import discovered
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError
-from activator.control_plane.sources.container.owner import has_ended, parse_owner, this_owner
+from activator.control_plane.sources.container.owner import Run, has_ended, owner_of, parse_owner
 from activator.control_plane.sources.container.sweeper import Sweeper
 from activator.control_plane.sources.container.watcher import Watcher
 from activator.control_plane.sources.process.reaping import Reaping
@@ -141,7 +147,7 @@ def test_where_a_container_is_reached() -> None:
 
 
 def test_an_owner_has_ended_only_if_that_is_proven() -> None:
-    here = this_owner()
+    here = owner_of(os.getpid())
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
 
@@ -170,7 +176,7 @@ def test_the_sweeper_touches_only_what_is_proven_to_be_left(tmp_path: Path) -> N
         async with fake_engine(tmp_path / "engine.sock") as fake:
             fake.images["web"] = Image()
             engine = Engine(fake.path)
-            sweeper, here = Sweeper(engine, "this-run"), this_owner()
+            sweeper, here = Sweeper(engine, Run("this-run")), owner_of(os.getpid())
             dead = here._replace(started="1").label
             fake.add("bystander", "web", Labels={"team": "ml"})
             fake.add("odd", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: "???"})
@@ -178,17 +184,21 @@ def test_the_sweeper_touches_only_what_is_proven_to_be_left(tmp_path: Path) -> N
             fake.add("other", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: here.label})
             left = fake.add("left", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: dead})
             await left.start()
+            # A process that took over from the maker may still run: the reaper of both tells.
+            fake.add("upgraded", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: dead, REAPER_LABEL: here.label})
+            fake.add("odd reaper", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: here.label, REAPER_LABEL: dead})
+            fake.add("both", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: dead, REAPER_LABEL: dead})
             mine = {**sweeper.labels, "activator.identity": "default/app#1"}
             fake.add("known", "web", Labels=mine)
             fake.add("stray", "web", Labels={**mine, "activator.identity": "default/app#2"})
             sweeper.expect("default/app#1")
             await sweeper.sweep()
             assert sorted(one.name for one in fake.containers.values()) == [
-                *("bystander", "known", "odd", "other", "stray", "unowned"),
+                *("bystander", "known", "odd", "odd reaper", "other", "stray", "unowned", "upgraded"),
             ]
             await sweeper.sweep()  # the second refresh
             assert "stray" not in {one.name for one in fake.containers.values()}
-            assert sweeper.removed_total == 2
+            assert sweeper.removed_total == 3
             await engine.close()
 
     asyncio.run(scenario())
@@ -279,7 +289,7 @@ def test_a_look_that_fails_unexpectedly_is_not_the_last(tmp_path: Path) -> None:
 
             tasks = TaskGroupOwner(lambda name, error: errors.append(name))
             watching = tasks.start("watch", Watcher(engine, tasks, refresh).run())
-            sweeper = _Failing(engine, "this-run")
+            sweeper = _Failing(engine, Run("this-run"))
             sweeping = tasks.start("sweep", sweeper.run())
             until_s = time.monotonic() + 10.0
             while refreshes < 2 or sweeper.sweeps < 2:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from activator.control_plane.sources.container.managed import WARNING_CHARS_MAX, WARNINGS_MAX
-from activator.control_plane.sources.container.unit import HOLD_S, stays_open
+from activator.control_plane.sources.container.readiness import HOLD_S, stays_open
 from activator.messages import PodGone
 from tests.control_plane.sources.container.fake_engine import Image, fake_engine
 from tests.control_plane.sources.container.world import KEY, World, revision_of, world

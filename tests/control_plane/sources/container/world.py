@@ -42,13 +42,13 @@ def _more(values: dict[str, Any]) -> str:
 
 
 class World:
-    def __init__(self, engine: FakeEngine, mark: str = "mark", **settings: Any) -> None:
+    def __init__(self, engine: FakeEngine, reaping: Reaping | None = None, **settings: Any) -> None:
         self.engine = engine
         self.changes: list[Change] = []
         self.errors: list[BaseException] = []
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
         self.supervision = Supervision()
-        self.units = ContainerUnits(self.tasks, time.monotonic, time.time, Reaping(None, mark))
+        self.units = ContainerUnits(self.tasks, time.monotonic, time.time, reaping or Reaping(None, "mark"))
         self.units.configure(Containers(engine=f"unix:{engine.path}", **settings))
         self.reports = ProgramReports()
         self.supervisor = ProcessSupervisor(
@@ -77,6 +77,11 @@ class World:
             while not check():
                 self.drain()
                 await asyncio.sleep(0.005)
+
+    async def leave(self) -> None:
+        """As at the end of a process that another one has replaced, or that has replaced none."""
+        await self.tasks.close()
+        await self.units.close()
 
     async def close(self) -> None:
         await asyncio.wait_for(self.supervisor.close(), 12.0)

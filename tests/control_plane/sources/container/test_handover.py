@@ -1,0 +1,321 @@
+"""Containers that one supervisor hands over to another, as two processes of the activator do, on one engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from activator.config.model.revision import Revision
+from activator.control_plane.sources.container.creation import OWNER_LABEL, REAPER_LABEL
+from activator.control_plane.sources.container.engine import Engine
+from activator.control_plane.sources.container.owner import Run, parse_owner
+from activator.control_plane.sources.container.sweeper import Sweeper
+from activator.control_plane.sources.process.handed import HandedPrograms, Received
+from activator.control_plane.sources.process.reaping import Reaping
+from activator.messages import PodGone
+from tests.control_plane.sources.container.fake_engine import FakeContainer, FakeEngine, Image, fake_engine
+from tests.control_plane.sources.container.world import KEY, World, revision_of
+
+QUIET = {"logs": {"show": False}}
+_PROGRAMS = msgspec.msgpack.Decoder(HandedPrograms)
+
+
+class Upgraded:
+    """Two processes of the activator with one reaper and one engine. `former` has its programs when it is made."""
+
+    def __init__(self, engine: FakeEngine, reaping: Reaping) -> None:
+        self.engine = engine
+        self.reaping = reaping
+        self.former = World(engine, reaping)
+        self.latter = World(engine, Reaping(None, reaping.mark))
+
+    async def started(self, revision: Revision) -> FakeContainer:
+        """Return the container that the former process has started for it."""
+        self.former.want(revision)
+        await self.former.until(self.former.ready, "the former process has a ready pod")
+        return self.engine.containers[next(iter(self.engine.containers))]
+
+    def hand_over(self, revision: Revision) -> None:
+        """Make the latter process take over as far as the former may still continue."""
+        self.former.supervisor.hold()
+        assert self.former.supervisor.given.unsettled() == ""
+        programs, descriptors = self.former.supervisor.given.hand_over()
+        assert descriptors == []
+        self.latter.supervisor.hold()
+        sent = _PROGRAMS.decode(msgspec.msgpack.encode(programs))
+        self.latter.supervisor.take_over(Received(sent, []))
+        self.latter.want(revision)
+
+    def commit(self) -> None:
+        """Make the latter process the activator."""
+        self.former.supervisor.detach()
+        self.latter.supervisor.own([])
+        self.latter.supervisor.release()
+
+    async def close(self) -> None:
+        """End both, as after the commit: what the former does from then on has no effect."""
+        await self.former.leave()
+        await self.latter.close()
+        for one in (self.former, self.latter):
+            assert one.errors == [] and one.supervision.panics_total == 0
+
+    def lines(self, world: World) -> list[str]:
+        log = world.supervisor.fleets.log_of(KEY)
+        assert log is not None
+        return [line.text for line in log.history.kept()]
+
+    def ended(self, calls: int) -> list[str]:
+        """Return the calls from the given number on that change a container."""
+        verbs = ("/kill", "/stop", "/start", "/pause", "/unpause", "/create")
+        return [one for one in self.engine.calls[calls:] if one.endswith(verbs) or one.startswith("DELETE")]
+
+
+@asynccontextmanager
+async def upgraded(folder: Path) -> AsyncIterator[Upgraded]:
+    async with fake_engine(folder / "engine.sock") as engine:
+        engine.images["web"] = Image(((1, "before"),))
+        reaping = await asyncio.to_thread(Reaping.start)
+        try:
+            yield Upgraded(engine, reaping)
+        finally:
+            await asyncio.to_thread(reaping.close)
+
+
+def play(folder: Path, scenario: Callable[[Upgraded], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with upgraded(folder) as made:
+            await scenario(made)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("has_whole_seconds", [False, True])
+def test_a_container_continues_and_no_line_is_lost_or_repeated(tmp_path: Path, has_whole_seconds: bool) -> None:
+    async def scenario(made: Upgraded) -> None:
+        made.engine.has_whole_seconds = has_whole_seconds
+        revision = revision_of(image="web", **QUIET)
+        container = await made.started(revision)
+        (pod,) = made.former.ready()
+        for number in range(20):
+            container.write(b"line %d\n" % number)
+        container.write(b"begun ")
+        await made.former.until(lambda: "line 19" in made.lines(made.former), "the output is read")
+        calls = len(made.engine.calls)
+        made.hand_over(revision)
+        container.write(b"and ended\n")
+        container.write(b"between\n", 2)
+        await made.latter.until(lambda: made.latter.ready() == [pod], "the same pod at the same address")
+        made.commit()
+        container.write(b"after\n")
+        await made.latter.until(lambda: "after" in made.lines(made.latter), "the output goes on")
+        expected = ["before", *(f"line {number}" for number in range(20)), "begun and ended", "between", "after"]
+        assert sorted(made.lines(made.latter)) == sorted(expected)
+        assert "begun and ended" not in made.lines(made.former) and "after" not in made.lines(made.former)
+        assert made.ended(calls) == []
+        await made.close()
+        assert made.engine.containers == {}, "the latter process removes it at its end"
+
+    play(tmp_path, scenario)
+
+
+def test_a_container_that_still_loads_is_ready_in_the_latter_process(tmp_path: Path) -> None:
+    async def scenario(made: Upgraded) -> None:
+        made.engine.images["web"] = Image()
+        revision = revision_of(image="web", readiness={"log": "loaded"}, **QUIET)
+        made.former.want(revision)
+        await made.former.until(lambda: made.engine.containers, "it is created")
+        container = next(iter(made.engine.containers.values()))
+        await made.former.until(lambda: not made.former.supervisor.given.unsettled(), "it runs")
+        made.hand_over(revision)
+        made.commit()
+        assert made.latter.ready() == []
+        container.write(b"loaded\n")
+        await made.latter.until(made.latter.ready, "it is ready")
+        await made.close()
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_the_former_process_continues_if_the_latter_gives_up(tmp_path: Path, is_orderly: bool) -> None:
+    async def scenario(made: Upgraded) -> None:
+        revision = revision_of(image="web", **QUIET)
+        container = await made.started(revision)
+        calls = len(made.engine.calls)
+        made.hand_over(revision)
+        await made.latter.until(made.latter.ready, "it has taken over")
+        if is_orderly:
+            await asyncio.wait_for(made.latter.supervisor.close(), 5.0)
+        await made.latter.leave()
+        assert made.ended(calls) == []
+        made.former.supervisor.release()
+        container.write(b"after\n")
+        await made.former.until(lambda: "after" in made.lines(made.former), "the output is read again")
+        assert made.lines(made.former) == ["before", "after"]
+        await made.former.close()
+        assert made.engine.containers == {}
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_container_that_ends_during_the_hand_over_is_replaced_and_removed(tmp_path: Path, commits: bool) -> None:
+    async def scenario(made: Upgraded) -> None:
+        revision = revision_of(image="web", **QUIET)
+        container = await made.started(revision)
+        made.hand_over(revision)
+        container.end(3)
+        await made.former.until(lambda: any(isinstance(one, PodGone) for one in made.former.changes), "it is noticed")
+        if commits:
+            made.commit()
+            await made.latter.until(
+                lambda: [one.identity for one in made.latter.ready()] == [f"{KEY}#2"], "another one is started"
+            )
+            await made.close()
+        else:
+            await made.latter.supervisor.close()
+            await made.latter.leave()
+            made.former.supervisor.release()
+            await made.former.until(
+                lambda: [one.identity for one in made.former.ready()] == [f"{KEY}#2"], "another one is started"
+            )
+            sweeper = made.former.units.sweeper_of(made.engine.path)
+            await sweeper.sweep()
+            await sweeper.sweep()
+            await made.former.close()
+        assert made.engine.containers == {}
+
+    play(tmp_path, scenario)
+
+
+def test_an_existing_container_is_stopped_by_the_latter_process_alone(tmp_path: Path) -> None:
+    async def scenario(made: Upgraded) -> None:
+        existing = made.engine.add("own", "web", Labels={}, HostConfig={"PortBindings": {"8080/tcp": [{}]}})
+        revision = revision_of(existing="own", **QUIET)
+        made.former.want(revision)
+        await made.former.until(made.former.ready, "it runs")
+        calls = len(made.engine.calls)
+        made.hand_over(revision)
+        await made.latter.until(made.latter.ready, "it has taken over")
+        made.commit()
+        await made.former.leave()
+        assert existing.is_running and made.ended(calls) == []
+        made.latter.supervisor.grant(KEY, 0)
+        await made.latter.until(lambda: not existing.is_running, "it is stopped")
+        await made.close()
+        assert [one.name for one in made.engine.containers.values()] == ["own"]
+
+    play(tmp_path, scenario)
+
+
+def test_an_engine_that_is_away_during_the_hand_over_costs_no_program(tmp_path: Path) -> None:
+    async def scenario(made: Upgraded) -> None:
+        revision = revision_of(image="web", **QUIET)
+        container = await made.started(revision)
+        await made.engine.stop()
+        made.hand_over(revision)
+        await made.latter.until(made.latter.ready, "a ready program is one without the engine too")
+        made.commit()
+        await made.engine.start()
+        container.write(b"after\n")
+        await made.latter.until(lambda: "after" in made.lines(made.latter), "its output is read again")
+        container.end(3)
+        await made.latter.until(
+            lambda: [one.identity for one in made.latter.ready()] == [f"{KEY}#2"], "its end is noticed"
+        )
+        await made.close()
+
+    play(tmp_path, scenario)
+
+
+def test_other_activators_leave_the_containers_of_an_upgraded_one_alone(tmp_path: Path) -> None:
+    async def scenario(made: Upgraded) -> None:
+        revision = revision_of(image="web", **QUIET)
+        container = await made.started(revision)
+        labels = container.body["Labels"]
+        reaper = parse_owner(labels[REAPER_LABEL])
+        assert reaper is not None and reaper.process == made.reaping.process
+        made.hand_over(revision)
+        made.commit()
+        owner = parse_owner(labels[OWNER_LABEL])
+        assert owner is not None
+        labels[OWNER_LABEL] = owner._replace(started="1").label  # the former process has ended
+        engine = Engine(made.engine.path)
+        try:
+            other = Sweeper(engine, Run("another-run"))
+            await other.sweep()
+            assert container.id in made.engine.containers
+            made.latter.supervisor.grant(KEY, 2)
+            labels[REAPER_LABEL] = reaper._replace(started="1").label  # and all processes after it
+            await other.sweep()
+            assert container.id not in made.engine.containers
+        finally:
+            await engine.close()
+        await made.close()
+
+    play(tmp_path, scenario)
+
+
+def test_containers_of_the_latter_process_have_the_reaper_of_the_former(tmp_path: Path) -> None:
+    async def scenario(made: Upgraded) -> None:
+        revision = revision_of(image="web", max_scale=2, **QUIET)
+        first = await made.started(revision)
+        made.hand_over(revision)
+        made.commit()
+        made.latter.supervisor.grant(KEY, 2)
+        await made.latter.until(lambda: len(made.latter.ready()) == 2, "a second one")
+        second = next(one for one in made.engine.containers.values() if one is not first)
+        assert second.body["Labels"][REAPER_LABEL] == first.body["Labels"][REAPER_LABEL]
+        await made.close()
+
+    play(tmp_path, scenario)
+
+
+def test_without_a_reaper_containers_are_not_handed_over(tmp_path: Path) -> None:
+    async def scenario(made: Upgraded) -> None:
+        await made.started(revision_of(image="web", **QUIET))
+        assert made.former.supervisor.given.unsettled() == ""
+        os.kill(made.reaping.process, signal.SIGKILL)  # it is waited for at the end only
+        await made.former.until(made.former.supervisor.given.unsettled, "it has ended")
+        assert "the reaper has exited, so its container" in made.former.supervisor.given.unsettled()
+        await made.former.close()
+        await made.latter.leave()
+
+    play(tmp_path, scenario)
+
+
+def test_a_container_that_is_about_to_start_is_not_settled(tmp_path: Path) -> None:
+    async def scenario(made: Upgraded) -> None:
+        made.engine.faults["/create"] = "stall"
+        made.former.want(revision_of(image="web", **QUIET))
+        await made.former.until(lambda: any("/create" in one for one in made.engine.calls), "it is being created")
+        assert "its container is about to start" in made.former.supervisor.given.unsettled()
+        await made.former.close()
+        await made.latter.leave()
+
+    play(tmp_path, scenario)
+
+
+def test_what_is_handed_over_is_bounded(tmp_path: Path) -> None:
+    async def scenario(made: Upgraded) -> None:
+        container = await made.started(revision_of(image="web", **QUIET))
+        for _ in range(100):
+            container.write(b"x" * 100_000)
+        await made.former.until(lambda: len(made.lines(made.former)) > 2, "the output is read")
+        made.former.supervisor.hold()
+        programs, _ = made.former.supervisor.given.hand_over()
+        size = len(json.dumps(msgspec.to_builtins(programs.fleets[0].programs)))
+        assert size < 1 << 20
+        made.former.supervisor.release()
+        await made.former.close()
+        await made.latter.leave()
+
+    play(tmp_path, scenario)
