@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -15,13 +16,24 @@ from typing import Any
 import pytest
 
 from activator.config.model.groups import GPU_MEMORY, MEMORY
+from activator.config.model.kinds import Size
+from activator.config.model.programs import Process
+from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.memory_use import (
+    SAMPLE_MIN_S,
+    SAMPLE_S,
     Gpus,
+    MemoryWatch,
     descendants,
     measured,
     resident_bytes,
     trees_of,
 )
+from activator.control_plane.sources.process.supervisor import ProcessSupervisor
+from activator.control_plane.state.supervision import Supervision
+from activator.runtime.tasks import TaskGroupOwner, pause
+from tests.control_plane.sources.program_reports import ProgramReports
+from tests.control_plane.sources.test_process_orderings import KEY, ToldUnits
 
 MIB = 1 << 20
 ALLOCATES = "import sys; data = b'x' * int(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
@@ -161,3 +173,141 @@ def test_numbers_that_are_used_again_end_the_walk() -> None:
 def test_without_the_package_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert Gpus().bytes_by_process() is None
+
+
+# --- the watch over all programs ---
+
+
+class Watched:
+    """A supervisor of units whose first processes the test has started, and the watch over their memory."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+        self.errors: list[object] = []
+        self.changes = 0
+        self.units = ToldUnits()
+        self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
+        self.supervisor = ProcessSupervisor(
+            *(self.tasks, lambda change: None, time.monotonic, self.units, Supervision().panicked, ProgramReports())
+        )
+        self.watch = MemoryWatch(self.tasks, self.supervisor.fleets, lambda: self.now_s, self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def run(self, revision: Revision, *leaders: int) -> None:
+        """Run the revision with these first processes; return when all copies are ready."""
+        before = len(self.units.made)
+        self.supervisor.set_revision(KEY, revision)
+        self.supervisor.grant(KEY, len(leaders))
+        while len(self.units.made) < before + len(leaders):
+            await pause(0.001)
+        for unit, leader in zip(self.units.made[before:], leaders, strict=True):
+            unit.leader = leader
+            unit.is_ready.set()
+        while self.supervisor.fleets.of(KEY) and not all(one.ready for one in self.supervisor.fleets.of(KEY)):
+            await pause(0.001)
+
+    async def unload(self) -> None:
+        self.supervisor.grant(KEY, 0)
+        for one in self.supervisor.fleets.of(KEY):
+            one.drained.set()
+        while self.supervisor.fleets.of(KEY):
+            await pause(0.001)
+
+    async def measure(self, seconds: float = SAMPLE_S) -> None:
+        """Tick after so many seconds, and once more when the walk over /proc is done."""
+        self.now_s += seconds
+        self.watch.tick()
+        await pause(0.0)
+        while self.watch.is_measuring:
+            await pause(0.001)
+        self.watch.tick()
+
+    async def close(self) -> None:
+        await self.supervisor.close()
+        await self.tasks.close()
+        assert self.errors == []
+
+
+def app(*command: str, **needs: int) -> Revision:
+    return Revision(
+        "app",
+        process=Process(list(command) or ["x"], max_scale=2),
+        needs={name: Size(amount) for name, amount in needs.items()},
+    )
+
+
+def test_the_peak_of_a_copy_counts_once_its_revision_is_unloaded() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        with (
+            program(sys.executable, "-c", ALLOCATES, str(60 * MIB)) as large,
+            program(sys.executable, "-c", ALLOCATES, str(10 * MIB)) as small,
+        ):
+            await watched.run(app(), large.pid, small.pid)
+            await watched.measure()
+            both = watched.watch.use_of(KEY)[MEMORY]
+            assert both > 70 * MIB
+            assert watched.watch.counted == {} and watched.changes == 0, "running programs may need more"
+            await watched.unload()
+            await watched.measure()
+            peak = watched.watch.counted[KEY][MEMORY]
+            assert 60 * MIB < peak < both and watched.changes == 1
+            await watched.measure()
+            assert watched.changes == 1, "nothing new"
+            # A smaller run of the same program changes nothing; another program has a peak of its own.
+            await watched.run(app(), small.pid)
+            await watched.measure()
+            await watched.unload()
+            await watched.measure()
+            assert watched.watch.counted[KEY][MEMORY] == peak
+            await watched.run(app("other"), small.pid)
+            await watched.measure()
+            await watched.unload()
+            await watched.measure()
+            assert 10 * MIB < watched.watch.counted[KEY][MEMORY] < 50 * MIB
+            watched.supervisor.drop_revision(KEY)
+            await watched.measure()
+            assert watched.watch.counted == {} and watched.watch.use_of(KEY) == {}
+        await watched.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_that_uses_more_than_it_declares_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        with program(sys.executable, "-c", ALLOCATES, str(60 * MIB)) as large:
+            await watched.run(app(memory=20 * MIB), large.pid)
+            for _ in range(3):
+                await watched.measure()
+            assert caplog.text.count("more than it declares: `needs.memory: 20MiB`") == 1
+            # Another amount that is too small is another mistake; one that is large enough is none.
+            await watched.unload()
+            await watched.run(app(memory=30 * MIB), large.pid)
+            await watched.measure()
+            assert caplog.text.count("more than it declares: `needs.memory: 30MiB`") == 1
+            await watched.unload()
+            await watched.run(app(memory=500 * MIB), large.pid)
+            await watched.measure()
+            assert caplog.text.count("more than it declares") == 2
+        await watched.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_new_program_is_measured_soon_and_nothing_is_measured_without_one() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.watch.tick()
+        assert not watched.watch.is_measuring
+        with program(sys.executable, "-c", ALLOCATES, str(5 * MIB)) as small:
+            await watched.run(app(), small.pid)
+            await watched.measure(SAMPLE_MIN_S / 2)
+            assert watched.watch.use_of(KEY) == {}, "the last walk was just now"
+            await watched.measure(SAMPLE_MIN_S)
+            assert watched.watch.use_of(KEY)[MEMORY] > 5 * MIB
+        await watched.close()
+
+    asyncio.run(scenario())

@@ -51,7 +51,7 @@ class MemoryWatch:
         self._counted_changed = counted_changed
         self._gpus = Gpus()
         self._measured_s = 0.0
-        self._is_measuring = False
+        self.is_measuring = False  # a walk over /proc is under way
         self._use: dict[str, Use] = {}  # by identity
         self._peaks: dict[str, tuple[Program, Use]] = {}  # by revision, and its program at the time
         self._warned: dict[tuple[str, str], int] = {}  # the declared amount, by revision and resource
@@ -62,11 +62,11 @@ class MemoryWatch:
         now_s, present = self._now(), [one for one in self._fleets.processes() if one.unit.leader]
         is_due = now_s - self._measured_s >= SAMPLE_S
         is_new = any(one.ready and one.identity not in self._use for one in present)
-        if (is_due or (is_new and now_s - self._measured_s >= SAMPLE_MIN_S)) and not self._is_measuring:
+        if (is_due or (is_new and now_s - self._measured_s >= SAMPLE_MIN_S)) and not self.is_measuring:
             leaders = {one.identity: one.unit.leader for one in present}
             self._measured_s = now_s
             if leaders or self._use:
-                self._is_measuring = True
+                self.is_measuring = True
                 self._tasks.start("memory of programs", self._measure(leaders))
         if self._count():
             self._counted_changed()
@@ -86,7 +86,7 @@ class MemoryWatch:
         try:
             self._use = await asyncio.to_thread(self._sample, leaders)
         finally:
-            self._is_measuring = False
+            self.is_measuring = False
         for key in self._peaks.keys() - self._fleets.by_key.keys():
             del self._peaks[key]
         self._warned = {name: amount for name, amount in self._warned.items() if name[0] in self._fleets.by_key}
