@@ -22,7 +22,7 @@ from tests.e2e.running import eventually
 
 pytestmark = pytest.mark.deep
 
-KILLS = 50
+KILLS = 100
 UPGRADES = 20
 QUEUED = 200
 START_S = 20.0
