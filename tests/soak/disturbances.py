@@ -35,7 +35,7 @@ SERVED_S: Final = 15.0  # files of certificates are checked every two seconds
 PODS_MIN: Final = 3  # of the revision whose pods change: one may be killed, one stopped
 POD_FAILURES: Final = frozenset({CUT, "502 pod_closed", "502 connect_failed"})
 NOT_ACCEPTED: Final = frozenset({CUT})
-NO_CONNECTION: Final = frozenset({"500 internal"})  # to a pod
+NO_CONNECTION: Final = frozenset({"503 overloaded"})  # to a pod
 CLOCKS_S: Final = (-86_400.0, -60.0, 0.0, 60.0, 86_400.0)
 DNS_MODES: Final = ("servfail", "silent", "refused", "garbage")
 

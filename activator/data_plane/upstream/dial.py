@@ -41,8 +41,12 @@ _POOLS_ASKED_MAX: Final = 1_000
 FULL_QUEUE_STEP_S: Final = 0.001  # between two attempts at a Unix socket with a full queue, doubled up to the following
 FULL_QUEUE_STEP_MAX_S: Final = 0.02  # upper bound of that delay
 
-# No process listens there. Other errors are faults of this machine (descriptors, ports) or timeouts.
+# No process listens there. Other errors are faults of this machine or timeouts.
 _DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ECONNRESET})
+# This machine has no more descriptors, ports or memory: it can serve the request later.
+_EXHAUSTED: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN}
+)
 _DEAD_FILE: Final = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ENOTSOCK, errno.EACCES, errno.EPERM, errno.EPROTOTYPE}
 )
@@ -268,9 +272,8 @@ class Dial(Deadline):
             self._fail_with(Reason.CONNECT_FAILED)
             return
         if not self._over:
-            # A fault of this machine: descriptors or ports are exhausted. The logger limits the rate of repeated lines.
-            log.error("cannot open connections to pods: %s", error)
-        self._fail_with(Reason.INTERNAL)
+            log.error("cannot open connections to pods: %s", error)  # the logger limits the rate of repeated lines
+        self._fail_with(Reason.OVERLOADED if error.errno in _EXHAUSTED else Reason.INTERNAL)
 
     def _is_file(self) -> bool:
         return self._address is not None and self._address.is_unix

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import socket
 import ssl
 import struct
@@ -345,3 +346,30 @@ def test_where_connections_are_scarce_an_idle_one_of_another_pod_is_closed() -> 
         assert harness.context.connections == 0 and harness.errors == []
 
     run(scenario)
+
+
+def test_without_descriptors_a_request_can_be_repeated_later(caplog: pytest.LogCaptureFixture) -> None:
+    """As haproxy and nginx do it: 503 is for a fault that passes."""
+
+    async def scenario() -> None:
+        harness = Harness()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            pool = harness.pool(PodAddress("127.0.0.1", listener.getsockname()[1]))
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            post = Post(b"")
+            try:
+                with socket.socket() as free:  # the lowest number, which the next descriptor would get
+                    lowest = free.fileno()
+                resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+                pool.checkout(post, 0.0, time.monotonic())
+                async with asyncio.timeout(5.0):
+                    await post.ended.wait()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert post.ends == [Reason.OVERLOADED.value]
+            assert "cannot open connections to pods" in caplog.text
+            pool.close()
+        await harness.close()
+        assert harness.errors == []
+
+    uvloop.run(scenario())
