@@ -237,7 +237,7 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     if worker_count(loaded[0]) > 1 or inherited is not None:
         from activator.workers.fork_server import fork_zygote
 
-        load(loaded[0])
+        load()
         zygote = fork_zygote()  # after the modules are loaded, before there is an event loop or a thread
     if zygote is not None:
         reaping.born(zygote.process)

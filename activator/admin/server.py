@@ -29,11 +29,10 @@ from activator.config.model.telemetry import LOG_LEVELS, LOG_PARTS
 from activator.config.specs import key_of
 from activator.runtime.clock import Now
 from activator.runtime.durations import parse_seconds
-from activator.runtime.errors import NoWorkerError, StartError
+from activator.runtime.errors import NoWorkerError
 from activator.runtime.profiler import Profiler, ProfilerBusyError
-from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind, inherited
+from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX
 from activator.runtime.tasks import describe_tasks
-from activator.runtime.unix_sockets import SocketAccess, remove_file
 from activator.telemetry.history import HISTORY_DAY_INTERVAL_S, HISTORY_INTERVAL_S
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.metrics.sliced_response import answer_in_slices
@@ -189,9 +188,6 @@ class AdminBackend(Protocol):
         ...
 
 
-ADMIN: Final = "admin"  # the name of its socket among those of a former process (runtime/sockets.py)
-
-
 class AdminServer:
     """The HTTP server of the admin port, by aiohttp."""
 
@@ -202,20 +198,9 @@ class AdminServer:
         self._profiler = Profiler(now)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self._socket: socket.socket | None = None
-        self._address = ""
 
-    def bind(self, address: str, access: SocketAccess | None = None) -> None:
-        """Bind; connections wait until `start`. Raises StartError."""
-        found = inherited(ADMIN)
-        try:
-            self._socket = found[0] if found else bind(address, access=access)
-        except StartError as error:
-            raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
-
-    async def start(self) -> str:
-        """Serve. Return the bound address."""
-        sock = self.socket
+    async def start(self, sock: socket.socket) -> None:
+        """Serve the connections of a listening socket, which the server owns from now on."""
         application = web.Application(middlewares=[_refuse_foreign, self._refuse_strangers], client_max_size=64 * 1024)
         application.add_routes(
             [
@@ -254,18 +239,9 @@ class AdminServer:
         loop = asyncio.get_running_loop()
         create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
         self._server = await create(accepting.accepted, sock=sock)
-        self._address = address_of(sock)
-        return self._address
-
-    @property
-    def socket(self) -> socket.socket:
-        """The listening socket."""
-        assert self._socket is not None, "it is bound"
-        return self._socket
 
     async def close(self) -> None:
         self._profiler.stop()
-        remove_file(self._address)
         if self._server is not None:
             self._server.close()
         if self._runner is not None:

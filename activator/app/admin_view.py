@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import activator
+from activator.admin.port import AdminPort
 from activator.app.handover.upgrades import Upgrades
 from activator.app.metrics_collector import MetricsCollector
 from activator.config.model.file import Config
 from activator.config.model.listeners import AdminListener
 from activator.control_plane.plane import ControlPlane
 from activator.runtime.clock import Now
+from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.unix_sockets import UNIX_ADMIN_MODE, SocketAccess
 from activator.telemetry.history import History
 from activator.telemetry.logs.app_log import AppLog
@@ -51,14 +53,19 @@ class RunningProgram(Protocol):
     def stop(self) -> None: ...
 
 
-def bind_admin(app: RunningProgram) -> AdminServer:
+def bind_admin(app: RunningProgram, tasks: TaskGroupOwner) -> AdminPort:
     """Bind the admin port of the configuration. Raises StartError."""
-    from activator.admin.server import AdminServer  # aiohttp: imported only with an admin port
-    from activator.admin.token import AdminToken
-
     wanted = app.config.admin
-    token = AdminToken(wanted.token if isinstance(wanted, AdminListener) else "")
-    admin = AdminServer(AdminView(app), app.now, token)
+
+    def made() -> AdminServer:
+        from activator.admin.server import AdminServer  # aiohttp
+        from activator.admin.token import AdminToken
+
+        return AdminServer(
+            AdminView(app), app.now, AdminToken(wanted.token if isinstance(wanted, AdminListener) else "")
+        )
+
+    admin = AdminPort(made, tasks)
     access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
     admin.bind(app.config.admin_address, access)
     return admin

@@ -7,7 +7,6 @@ optionally encodes the messages (tests use that). With several workers, `workers
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from activator.admin.overview import state_of
+from activator.admin.port import ADMIN, AdminPort
 from activator.app.admin_view import bind_admin
 from activator.app.handover.upgrades import Upgrades
 from activator.app.health import Health
@@ -61,7 +61,6 @@ from activator.workers.workers import Workers
 from lb.rng import Rng
 
 if TYPE_CHECKING:
-    from activator.admin.server import AdminServer
     from activator.app.handover.taking import Inheritance
     from activator.config.cluster_settings import ClusterSettings
     from activator.members.membership import Membership
@@ -160,7 +159,7 @@ class App:
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._exit_code = 0  # overrides the exit code of a normal end
-        self._admin: AdminServer | None = None
+        self._admin: AdminPort | None = None
         self._drained: asyncio.Future[bool] = loop.create_future()
         self.is_serving = False
         self._rights = UserRights(channel.send_command, self.control.settle, self._control_tasks.start)
@@ -181,7 +180,7 @@ class App:
             self.figures.join(self.membership)
         await workers.start()
         if self.config.admin_address:
-            self._admin = bind_admin(self)
+            self._admin = bind_admin(self, self._control_tasks)
         await self.upgrades.take_over()
         self.quota_state.open()
         users = self.quota_state.with_use(users_in(self.config))
@@ -197,7 +196,7 @@ class App:
         self.health.report_pending()
         await self.upgrades.commit()
         if self._admin is not None:
-            self.admin_address = await self._admin.start()
+            self.admin_address = self._admin.start()
             log.info("admin port on %s", self.admin_address)  # with port 0 in the file, the port that was bound
         self.health.report()  # the first worker that listens answers health checks from its start
         await workers.serve()
@@ -370,8 +369,6 @@ class App:
         """Join the group of members. Raises StartError."""
         from activator.members.joining import join  # imported only with members
 
-        if self.config.admin_address:
-            importlib.import_module("activator.admin.server")  # now: it takes 0.3 s without heartbeats
         kubernetes = self.config.kubernetes
         may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
         return await join(
@@ -430,8 +427,6 @@ class App:
         """Return the name and the sockets of each listener, including the admin port."""
         if self._admin is None:
             return self.workers.listening()
-        from activator.admin.server import ADMIN
-
         return [*self.workers.listening(), (ADMIN, [self._admin.socket])]
 
     def _reload_asked(self) -> None:

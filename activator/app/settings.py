@@ -27,14 +27,10 @@ def worker_count(config: Config) -> int:
     return processors() if config.workers == AUTO else int(config.workers)
 
 
-def load(config: Config) -> None:
+def load() -> None:
     """Import the modules that the parent of several workers uses.
 
     Call it before the workers' zygote is forked: modules that are loaded later are copied in every process.
     """
     importlib.import_module("activator.workers.pool")
     importlib.import_module("encodings.idna")  # used for every lookup of a name
-    if config.admin_address:
-        for name in ("server", "snapshot", "overview"):
-            importlib.import_module(f"activator.admin.{name}")
-        importlib.import_module("activator.telemetry.metrics.exposition")

@@ -17,6 +17,7 @@ from activator.messages import RevisionSet
 from activator.runtime.errors import NoWorkerError
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.rng import Rng
+from tests.admin.admin_server import served
 from tests.control_plane.state.state_fakes import SPEC
 from tests.manual_clock import ManualClock
 
@@ -113,16 +114,12 @@ class Inside:
 def test_liveness_and_readiness_are_apart() -> None:
     async def scenario() -> list[tuple[int, str]]:
         inside = Inside()
-        server = AdminServer(inside, lambda: 0.0)
-        server.bind("127.0.0.1:0")
-        address = await server.start()
         answers = []
-        async with aiohttp.ClientSession() as session:
+        async with served(AdminServer(inside, lambda: 0.0)) as address, aiohttp.ClientSession() as session:
             for inside.alive, inside.reasons in ((True, []), (True, ["draining", "a list"]), (False, [])):
                 for path in ("healthz", "readyz"):
                     async with session.get(f"http://{address}/{path}") as answer:
                         answers.append((answer.status, await answer.text()))
-        await server.close()
         return answers
 
     assert asyncio.run(scenario()) == [

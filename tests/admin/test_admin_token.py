@@ -16,6 +16,7 @@ from activator.admin.server import AdminServer
 from activator.admin.token import AdminToken
 from activator.config.file import parse
 from activator.runtime.errors import StartError
+from tests.admin.admin_server import served
 from tests.admin.test_admin_health import Inside
 
 Ask = Callable[..., Awaitable[tuple[int, str, str]]]
@@ -40,9 +41,7 @@ WRITES = [
 def run(scenario: Callable[[Ask], Awaitable[None]], token: str) -> None:
     async def main() -> None:
         server = AdminServer(Inside(), lambda: 0.0, AdminToken(token))
-        server.bind("127.0.0.1:0")
-        address = await server.start()
-        async with aiohttp.ClientSession() as session:
+        async with served(server) as address, aiohttp.ClientSession() as session:
 
             async def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
                 sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -50,7 +49,6 @@ def run(scenario: Callable[[Ask], Awaitable[None]], token: str) -> None:
                     return answer.status, await answer.text(), answer.headers.get("WWW-Authenticate", "")
 
             await scenario(ask)
-        await server.close()
 
     asyncio.run(main())
 

@@ -13,6 +13,7 @@ import pytest
 from activator.admin.last_requests import FOLLOW_COUNT, follow, json_lines, listed, place_of, report, table
 from activator.admin.server import AdminServer
 from activator.telemetry.history import HISTORY_DAY_INTERVAL_S
+from tests.admin.admin_server import served
 from tests.admin.test_admin_health import Inside
 
 
@@ -63,13 +64,12 @@ def test_what_is_no_id(text: str) -> None:
 )
 def test_the_parameters_of_the_admin_port(path: str, status: int) -> None:
     async def scenario() -> tuple[int, Any]:
-        server = AdminServer(Inside(), lambda: 0.0)
-        server.bind("127.0.0.1:0")
-        address = await server.start()
-        async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as answer:
-            found = answer.status, await answer.json()
-        await server.close()
-        return found
+        async with (
+            served(AdminServer(Inside(), lambda: 0.0)) as address,
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{address}{path}") as answer,
+        ):
+            return answer.status, await answer.json()
 
     found, body = asyncio.run(scenario())
     assert found == status

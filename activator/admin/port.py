@@ -1,0 +1,105 @@
+"""The admin port, whose server is loaded with its first connection: aiohttp takes 10 MB and a quarter of a start.
+
+Rules
+  1. Connections wait in the backlog of the socket until the server accepts them.
+  2. The server is imported in a thread, so that requests and heartbeats continue meanwhile. If that fails, the next
+     attempt follows after RETRY_S.
+  3. Its modules are kept as they are at the start (runtime/kept_modules.py): the first connection may be that of
+     `activator upgrade`, after their files were replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import activator.admin
+from activator.runtime.errors import StartError
+from activator.runtime.kept_modules import keep
+from activator.runtime.sockets import address_of, bind, inherited
+from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.unix_sockets import SocketAccess, remove_file
+
+if TYPE_CHECKING:
+    from activator.admin.server import AdminServer
+
+ADMIN: Final = "admin"  # the name of its socket among those of a former process (runtime/sockets.py)
+RETRY_S: Final = 1.0
+_BESIDE: Final = ("activator.telemetry.metrics.exposition", "activator.telemetry.metrics.sliced_response")
+
+log = logging.getLogger("activator")
+
+
+class AdminPort:
+    """The listening socket of the admin port, and its server once there is one.
+
+    `make` imports and returns the server; it is called in a thread.
+    """
+
+    def __init__(self, make: Callable[[], AdminServer], tasks: TaskGroupOwner) -> None:
+        self._make = make
+        self._tasks = tasks
+        self._socket: socket.socket | None = None
+        self._address = ""
+        self._waits = False  # for the first connection
+        self._loading: asyncio.Task[None] | None = None
+        self.server: AdminServer | None = None
+
+    def bind(self, address: str, access: SocketAccess | None = None) -> None:
+        """Bind; connections wait until `start`. Raises StartError."""
+        keep(activator.admin, *_BESIDE)
+        found = inherited(ADMIN)
+        try:
+            self._socket = found[0] if found else bind(address, access=access)
+        except StartError as error:
+            raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
+
+    def start(self) -> str:
+        """Load the server with the first connection. Return the bound address."""
+        self._address = address_of(self.socket)
+        self._wait()
+        return self._address
+
+    @property
+    def socket(self) -> socket.socket:
+        """The listening socket."""
+        assert self._socket is not None, "it is bound"
+        return self._socket
+
+    async def close(self) -> None:
+        remove_file(self._address)
+        self._wait_no_more()
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.wait({self._loading})
+        if self.server is not None:
+            await self.server.close()
+        elif self._socket is not None:
+            self._socket.close()
+
+    def _wait(self) -> None:
+        self._waits = True
+        asyncio.get_running_loop().add_reader(self.socket.fileno(), self._connected)
+
+    def _wait_no_more(self) -> None:
+        if self._waits:
+            self._waits = False
+            asyncio.get_running_loop().remove_reader(self.socket.fileno())
+
+    def _connected(self) -> None:
+        self._wait_no_more()
+        self._loading = self._tasks.start("admin port", self._load())
+
+    async def _load(self) -> None:
+        try:
+            server = await asyncio.to_thread(self._make)
+            await server.start(self.socket)
+        except Exception:
+            log.exception("the admin port cannot be served; next attempt in %g s", RETRY_S)
+            await pause(RETRY_S)
+            self._wait()
+        else:
+            self.server = server
