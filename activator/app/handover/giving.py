@@ -186,7 +186,8 @@ class Giving:
             raise UpgradeError(out_of_order(prepared))
         successor.version = prepared.version
         for key, kind in self._supervisor.given.keys_with_programs():
-            is_found = prepared.discovers and self._control.containers.declares(key)
+            is_of_file = key in prepared.containers or key in prepared.keys
+            is_found = prepared.discovers and not is_of_file and self._control.containers.declares(key)
             if not is_found and key not in (prepared.containers if kind == CONTAINER else prepared.keys):
                 raise UpgradeError(f"{key} has running programs, and no `{kind}` in the file any more: reload first")
 

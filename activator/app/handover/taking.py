@@ -77,6 +77,7 @@ class Takeover:
         self._link = Link(given.link)
         self._reaping = given.reaping
         self._state: State | None = None
+        self._received: Received | None = None
         self._groups: set[int] = set()
 
     async def begin(self, pool: WorkerPool) -> None:
@@ -108,7 +109,13 @@ class Takeover:
         processes.autoscaler.restore(state.scales)
         processes.groups.restore(state.uses)
         processes.supervisor.hold()
-        processes.supervisor.take_over(Received(state.programs, descriptors))
+        self._received = Received(state.programs, descriptors)
+        processes.supervisor.take_over(self._received)
+
+    @property
+    def has_untaken(self) -> bool:
+        """True if programs were handed over whose revisions are not set yet."""
+        return self._received is not None and any(one.programs for one in self._received.fleets.values())
 
     @property
     def aside(self) -> tuple[tuple[str, str], ...]:

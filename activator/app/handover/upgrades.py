@@ -116,7 +116,7 @@ class Upgrades:
         for key, identity in takeover.aside:
             control.submit(PodSetAside(key, identity, True))
         until_s = self._now() + LIST_S
-        while why := control.containers.pending():
+        while takeover.has_untaken and (why := control.containers.pending()):
             if self._now() >= until_s:
                 raise StartError(f"{why[0]} has not come within {LIST_S:g} s")
             await pause(CONTINUE_STEP_S)

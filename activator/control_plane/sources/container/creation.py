@@ -11,8 +11,8 @@ from activator.runtime.local_listeners import LOOPBACK_4
 from activator.runtime.sockets import join_address
 
 INSTANCE_LABEL: Final = "activator.instance"  # the run of the activator that made it
-OWNER_LABEL: Final = "activator.owner"  # the process that made it, to find out whether it still runs (`owner.py`)
-REAPER_LABEL: Final = "activator.reaper"  # the reaper, which ends after all processes of that run (`owner.py`)
+OWNER_LABEL: Final = "activator.owner"  # the reaper of that run, to find out whether the run has ended (`owner.py`)
+MAKER_LABEL: Final = "activator.maker"  # the process of that run that made the container
 IDENTITY_LABEL: Final = "activator.identity"  # the identity of the pod
 REVISION_LABEL: Final = "activator.revision"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from activator.config.model.revision import Revision
+from activator.control_plane.sources.container.context import EngineContext
 from activator.control_plane.sources.container.creation import (
     IDENTITY_LABEL,
     INSTANCE_LABEL,
@@ -22,7 +23,7 @@ from activator.control_plane.sources.container.engine import EngineAwayError, En
 from activator.control_plane.sources.container.images import Images
 from activator.control_plane.sources.container.removal import found_by_label, remove, remove_by_label
 from activator.control_plane.sources.container.sweeper import Sweeper
-from activator.control_plane.sources.container.unit import ContainerUnit, EngineContext
+from activator.control_plane.sources.container.unit import ContainerUnit
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.unit import NotStartedError
 from activator.runtime.errors import one_line
@@ -141,8 +142,8 @@ class ManagedContainer(ContainerUnit):
 
     async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         try:
-            if self._is_given:
-                pass  # another process may have taken it; if not, the sweeper removes it
+            if not await self._is_own(is_closing):
+                pass
             elif self._is_unanswered:
                 await remove_by_label(
                     self.engine, self._labels(), self.identity, is_closing, CLOSE_PATIENCE_S, self.context.now

@@ -35,7 +35,9 @@ class OutputReader:
         ended: asyncio.Event,
         now: Now,
         wall_clock: Now,
+        since_s: float | None = None,
     ) -> None:
+        """Make a reader. `since_s`: Unix seconds; None: from the first line on."""
         self._engine = engine
         self._container = container
         self._output = output
@@ -44,7 +46,7 @@ class OutputReader:
         self._now = now
         self._wall_clock = wall_clock
         self._position = LogPosition()
-        self._since_s: float | None = None  # Unix seconds; None: the first line is the next one
+        self._since_s = since_s
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._holds = 0  # calls of `hold`, each of which ends the connection
@@ -53,7 +55,8 @@ class OutputReader:
         """Read nothing until `resume`. Return the `since_s` and the position with which another process continues."""
         self._holds += 1
         self._may_read.clear()
-        return self._position.since_s() or self._since_s, self._position.handed()
+        self._since_s = self._position.since_s() or self._since_s
+        return self._since_s, self._position.handed()
 
     def resume(self) -> None:
         """Continue after `hold`."""
@@ -63,9 +66,8 @@ class OutputReader:
         """Continue, before `run`, at the position that a former process has handed over."""
         self._position.restore(positions)
 
-    async def run(self, since_s: float | None) -> None:
-        """Read until the container has ended. `since_s`: Unix seconds; None: from its first line on."""
-        self._since_s = since_s
+    async def run(self) -> None:
+        """Read until the container has ended."""
         try:
             while True:
                 await self._may_read.wait()

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from activator.control_plane.sources.container.creation import INSTANCE_LABEL, OWNER_LABEL, REAPER_LABEL
+from activator.control_plane.sources.container.creation import INSTANCE_LABEL, MAKER_LABEL, OWNER_LABEL
 from activator.runtime.process_stat import STARTED, STATE, stat_fields
 
 CONTAINER_ID: Final = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
@@ -46,6 +46,7 @@ class Run:
     def __init__(self, instance: str, reaper: int = 0) -> None:
         self.instance = instance
         self.owns_handed = True  # containers that a former process has handed over may be stopped
+        self.known: set[str] = set()  # identities of containers that exist, or may be created, on any engine
         self._owner: Owner | None = None
         self._reaper: Owner | None = None
         self._reaper_process = reaper
@@ -74,12 +75,8 @@ class Run:
     @property
     def labels(self) -> dict[str, str]:
         """The labels of its containers."""
-        reaper = self.reaper
-        return {
-            INSTANCE_LABEL: self.instance,
-            OWNER_LABEL: self.owner.label,
-            **({REAPER_LABEL: reaper} if reaper else {}),
-        }
+        maker = self.owner.label
+        return {INSTANCE_LABEL: self.instance, OWNER_LABEL: self.reaper or maker, MAKER_LABEL: maker}
 
     def has_reaper(self) -> bool:
         """Return True if its reaper lives."""
@@ -87,11 +84,10 @@ class Run:
 
     async def is_left(self, labels: Mapping[str, Any], is_running: IsRunning) -> bool:
         """Return True if the container with these labels is of another run, which is proven to have ended."""
-        owner = parse_owner(str(labels.get(OWNER_LABEL, "")))
+        owner, maker = (parse_owner(str(labels.get(name, ""))) for name in (OWNER_LABEL, MAKER_LABEL))
         if owner is None or not await has_ended(owner, self.owner, is_running):
             return False
-        reaper = parse_owner(str(labels.get(REAPER_LABEL, "")))
-        return reaper is None or await has_ended(reaper, self.owner, is_running)
+        return maker is None or await has_ended(maker, self.owner, is_running)
 
 
 def owner_of(process: int) -> Owner:

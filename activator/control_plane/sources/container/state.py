@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 from activator.runtime.errors import one_line
 
+BEGAN_CHARS_MAX = 64  # of RFC 3339, with nanoseconds and a zone, it takes 35
 STOPPED_CODES = frozenset({0, 130, 137, 143})  # ended by itself, or by a signal that asks it to
 
 
 class ContainerState(NamedTuple):
     """The state of a container.
 
-    `exit_code` is valid if it does not run; `process`, its process ID on the engine's machine, if it does.
+    `exit_code` is valid if it does not run; `process`, its process ID on the engine's machine, if it does. `began`: the
+    time of its start, as the engine writes it; empty if unknown.
     """
 
     is_running: bool
@@ -23,6 +25,7 @@ class ContainerState(NamedTuple):
     exit_code: int
     error: str
     process: int
+    began: str
 
 
 def state_of(shown: Mapping[str, Any]) -> ContainerState:
@@ -38,6 +41,7 @@ def state_of(shown: Mapping[str, Any]) -> ContainerState:
         code if isinstance(code, int) else 0,
         one_line(str(state.get("Error") or ""))[:300],
         process if isinstance(process, int) else 0,
+        str(state.get("StartedAt") or "")[:BEGAN_CHARS_MAX],
     )
 
 

@@ -32,18 +32,17 @@ class Sweeper:
         self._engine = engine
         self._run = run
         self.labels = run.labels
-        self._known: set[str] = set()  # identities of units
         self._strays: set[str] = set()  # ids of containers that no unit knew in the last sweep
         self._first = asyncio.Event()
         self.removed_total = 0
 
     def expect(self, identity: str) -> None:
         """Announce that a container with this identity may be created."""
-        self._known.add(identity)
+        self._run.known.add(identity)
 
     def forget(self, identity: str) -> None:
         """Expect this identity no longer: its unit has removed the container."""
-        self._known.discard(identity)
+        self._run.known.discard(identity)
 
     async def first_done(self, patience_s: float) -> None:
         """Wait for the first sweep, for at most `patience_s`."""
@@ -77,7 +76,7 @@ class Sweeper:
             if not isinstance(name, str) or not name.isalnum() or not isinstance(labels, dict):
                 continue
             if labels.get(INSTANCE_LABEL) == self._run.instance:
-                if labels.get(IDENTITY_LABEL) in self._known:
+                if labels.get(IDENTITY_LABEL) in self._run.known:
                     continue
                 strays.add(name)
                 if name in self._strays:

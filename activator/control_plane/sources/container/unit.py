@@ -22,11 +22,11 @@ from typing import Any, Final, TypeVar
 
 from activator.config.model.containers import Container
 from activator.config.model.revision import Revision
+from activator.control_plane.sources.container.context import EngineContext
 from activator.control_plane.sources.container.creation import address_of, port_of
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
 from activator.control_plane.sources.container.exec import CommandError, run_command
 from activator.control_plane.sources.container.output import OutputReader
-from activator.control_plane.sources.container.owner import Run
 from activator.control_plane.sources.container.readiness import ContainerReadiness
 from activator.control_plane.sources.container.removal import AWAY_STEP_S, RETRY_AWAY_S
 from activator.control_plane.sources.container.state import (
@@ -39,13 +39,13 @@ from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.handed import HandedContainer, HandedProgram
 from activator.control_plane.sources.process.output import OnLine, Output
 from activator.control_plane.sources.process.unit import CONTAINER, NotStartedError, Unit, UnitState
-from activator.runtime.clock import Now
-from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
+from activator.runtime.tasks import pause, wait_for
 
 WAIT_S: Final = 30.0  # one waiting call for the end of a container; then it is inspected
 POLL_S: Final = 1.0  # between two inspections of a container whose end cannot be waited for
 KILLED: Final = 137  # the exit code of a program that SIGKILL ended
 KILL_TIMEOUT_S: Final = 5.0
+OWN_STEP_S: Final = 0.02
 LAST_OUTPUT_S: Final = 1.0  # how long to wait for the last lines after the container has ended
 
 log = logging.getLogger("activator.container")
@@ -54,28 +54,6 @@ _PAUSES: Final = {"SIGSTOP": "pause", "SIGCONT": "unpause"}
 _PORT_TAKEN: Final = re.compile(r"address already in use|port is already allocated", re.IGNORECASE)
 
 T = TypeVar("T")
-
-
-class EngineContext:
-    """The engine and the settings that all its containers share."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        tasks: TaskGroupOwner,
-        now: Now,
-        wall_clock: Now,
-        patience_s: float,
-        address: str,
-        run: Run,
-    ) -> None:
-        self.engine = engine
-        self.tasks = tasks
-        self.now = now
-        self.wall_clock = wall_clock
-        self.patience_s = patience_s
-        self.address = address
-        self.run = run
 
 
 class ContainerUnit(Unit):
@@ -106,7 +84,10 @@ class ContainerUnit(Unit):
         self._reader: OutputReader | None = None
         self._running: list[asyncio.Task[None]] = []  # the tasks that watch it and read its output
         self.handed: HandedProgram | None = None  # it runs already: a former process of the activator hands it over
-        self._is_given = False  # it is being handed over to another process of the activator
+        self._is_shown = asyncio.Event()  # it has been inspected
+        self._began = ""  # when it was started, as the engine shows it
+        self._is_kept = asyncio.Event()  # it is not being handed over to another process of the activator
+        self._is_kept.set()
 
     @property
     def engine(self) -> Engine:
@@ -120,7 +101,7 @@ class ContainerUnit(Unit):
 
     async def start(self, stop_asked: asyncio.Event) -> None:
         if self.handed is not None:
-            await self._continue(self.handed)
+            self._continue(self.handed)
             return
         since_s = self.context.wall_clock()
         try:
@@ -147,25 +128,33 @@ class ContainerUnit(Unit):
         if self.settings.memory and not memory_limit(shown):
             log.warning("%s: the container engine limits no memory: without root it needs cgroups v2", self.identity)
         log.info("started %s, container %s, at %s", self.identity, self.id[:12], self.address or "no address")
-        self._watch(since_s if self.is_borrowed else None, {}, bool((shown.get("Config") or {}).get("Tty")))
+        self._watch(since_s if self.is_borrowed else None, bool((shown.get("Config") or {}).get("Tty")))
 
-    async def _continue(self, program: HandedProgram) -> None:
-        """Take over the running container."""
+    def _continue(self, program: HandedProgram) -> None:
+        """Take over the running container. It is inspected later: a slow engine must not delay its requests."""
         container = program.container
         assert container is not None
         self.id, self.address, self._is_started = container.id, program.address, container.is_started
-        self.port = program.port or None
+        self.port, self._began = program.port or None, container.began
         self.output.restore(program.lines, program.unfinished)
         if program.is_announced:
             self.output.ready.set()
-        shown = await self._inspected()
-        if shown is not None:  # else its end is found as soon as the engine answers
-            self._show(shown)
-        self._watch(container.since_s, container.positions, container.is_terminal)
+        reader = self._watch(container.since_s, container.is_terminal)
+        reader.restore(container.positions)
+        if not self.context.run.owns_handed:
+            reader.hold()
+
+    def own(self) -> None:
+        """Read its output: it has been handed over, and this process owns it now."""
+        if self._reader is not None:
+            self._reader.resume()
 
     def _show(self, shown: dict[str, Any]) -> None:
         self._shown = shown
-        self.leader = leader_of(state_of(shown), self.id)
+        state = state_of(shown)
+        self.leader = leader_of(state, self.id)
+        self._began = self._began or state.began
+        self._is_shown.set()
 
     async def _patiently(
         self, step: Callable[[], Coroutine[Any, Any, T]], stop_asked: asyncio.Event, is_cancelled: bool = True
@@ -201,17 +190,17 @@ class ContainerUnit(Unit):
                 f"it has no address: its port {self.port} is not published, and it has no IP address of its own"
             )
 
-    def _watch(self, since_s: float | None, positions: dict[str, tuple[int, int, int]], is_terminal: bool) -> None:
+    def _watch(self, since_s: float | None, is_terminal: bool) -> OutputReader:
         reader = self._reader = OutputReader(
             *(self.engine, self.id, self.output, is_terminal, self._ended),
-            *(self.context.now, self.context.wall_clock),
+            *(self.context.now, self.context.wall_clock, since_s),
         )
-        reader.restore(positions)
         self._is_terminal = is_terminal
         self._running = [
             self.context.tasks.start("watch", self._until_ended()),
-            self.context.tasks.start("output", reader.run(since_s)),
+            self.context.tasks.start("output", reader.run()),
         ]
+        return reader
 
     async def _until_ended(self) -> None:
         """Watch the container until it has ended (rule 2)."""
@@ -264,7 +253,10 @@ class ContainerUnit(Unit):
             return True
         state = state_of(shown)
         if state.is_running or state.is_restarting:
-            return False
+            self._show(shown)
+            if state.began and state.began != self._began:  # its address may be another one
+                self._has_ended("the container was restarted by another program", None)
+            return self._ended.is_set()
         self._has_ended(self._cause_in(state), state.exit_code)
         return True
 
@@ -285,12 +277,17 @@ class ContainerUnit(Unit):
             return ""
         if not self._running or not self.address:
             await asyncio.Event().wait()  # it has ended already, or was given up before it ran: `exited` returns
+        if not self._is_shown.is_set():  # it was handed over
+            began_s = self.context.now()
+            await wait_for(self._is_shown, timeout_s)
+            timeout_s = max(timeout_s - (self.context.now() - began_s), 0.0)
         check = ContainerReadiness(self, self.revision, self._shown, self.port, self.context.now)
         return await check.until_ready(timeout_s)
 
     async def exited(self) -> None:
         if self._running:
             await self._ended.wait()
+            await self._is_kept.wait()  # it is to be judged by the process that keeps it
 
     async def cause(self) -> str:
         if self._cause:
@@ -441,19 +438,29 @@ class ContainerUnit(Unit):
     def is_foreign(self) -> bool:
         return self.handed is not None and not self.context.run.owns_handed and not self._ended.is_set()
 
+    async def _is_own(self, is_closing: Callable[[], bool]) -> bool:
+        """Wait until it is owned, also if it has ended; False if this process ends before that."""
+        task = asyncio.current_task()
+        while self.handed is not None and not self.context.run.owns_handed:
+            if is_closing() or (task is not None and task.cancelling()):
+                return False
+            await pause(OWN_STEP_S)
+        return True
+
     def unsettled(self) -> str:
         if not self._running:
             return "its container is about to start"
         if not self.is_borrowed and not self.context.run.has_reaper():
-            return "the reaper has exited, so its container would be taken for a leftover"
+            return "the reaper has exited, or is unknown, so its container would be taken for a leftover"
         return "it has just ended" if self._ended.is_set() else ""
 
     def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
         assert self._reader is not None, "it is settled"
-        self._is_given = True
+        self._is_kept.clear()
         since_s, positions = self._reader.hold()
         container = HandedContainer(
-            *(self.engine.path, self.id, self.claim, self._is_terminal, self._is_started, since_s, positions)
+            *(self.engine.path, self.id, self.claim, self._is_terminal, self._is_started, since_s, positions),
+            *(self.is_borrowed, self._began),
         )
         program = HandedProgram(
             *(self.identity, 0, self.address, self.port or 0, "", False, *state, self.output.ready.is_set(), ""),
@@ -462,7 +469,7 @@ class ContainerUnit(Unit):
         return program, []
 
     def resume(self) -> None:
-        self._is_given = False
+        self._is_kept.set()
         if self._reader is not None:
             self._reader.resume()
 

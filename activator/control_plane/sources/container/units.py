@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from activator.config.engines import engine_path
 from activator.config.model.containers import HOST_NETWORK, Containers
 from activator.config.model.revision import Revision
+from activator.control_plane.sources.container.context import EngineContext
 from activator.control_plane.sources.container.engine import Engine
 from activator.control_plane.sources.container.existing import ExistingContainer
 from activator.control_plane.sources.container.images import Images
 from activator.control_plane.sources.container.managed import ManagedContainer
 from activator.control_plane.sources.container.owner import Run
 from activator.control_plane.sources.container.sweeper import Sweeper
-from activator.control_plane.sources.container.unit import ContainerUnit, EngineContext
+from activator.control_plane.sources.container.unit import ContainerUnit
 from activator.control_plane.sources.process.handed import HandedProgram, HandedPrograms
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.reaping import Reaping
@@ -60,6 +61,7 @@ class ContainerUnits(Units):
         self._settings = Containers()
         self._run = Run(reaping.mark, reaping.process)
         self._used: dict[str, _Used] = {}  # by path of the socket
+        self._handed: list[ContainerUnit] = []  # those that a former process hands over, until they are owned
 
     def configure(self, settings: Containers) -> None:
         """Set the settings of the units that are made from now on."""
@@ -96,27 +98,36 @@ class ContainerUnits(Units):
 
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit:
         assert revision.container is not None
-        used = self._use(revision.container.engine)
-        return self._unit(used, revision, identity, self.claim_of(revision), gpus, on_line)
+        used, is_borrowed = self._use(revision.container.engine), bool(revision.container.existing)
+        return self._unit(used, revision, identity, self.claim_of(revision), gpus, on_line, is_borrowed)
 
     def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
         assert program.container is not None
         used = self._at(program.container.engine)
-        unit = self._unit(used, revision, program.identity, program.container.claim, program.gpus, on_line)
+        # As it was started: the file may say something else now.
+        is_borrowed, claim = program.container.is_borrowed, program.container.claim
+        unit = self._unit(used, revision, program.identity, claim, program.gpus, on_line, is_borrowed)
         unit.handed = program
-        if not unit.is_borrowed:
-            used.sweeper.expect(program.identity)
+        self._handed.append(unit)
+        used.sweeper.expect(program.identity)
         return unit
 
     def _unit(
-        self, used: _Used, revision: Revision, identity: str, claim: str, gpus: tuple[str, ...], on_line: OnLine
+        self,
+        used: _Used,
+        revision: Revision,
+        identity: str,
+        claim: str,
+        gpus: tuple[str, ...],
+        on_line: OnLine,
+        is_borrowed: bool,
     ) -> ContainerUnit:
         assert revision.container is not None
         context = EngineContext(
             *(used.engine, self._tasks, self._now, self._wall_clock),
             *(float(self._settings.patience), self._settings.address, self._run),
         )
-        if revision.container.existing:
+        if is_borrowed:
             return ExistingContainer(context, revision, identity, claim, on_line)
         pull_timeout_s = float(self._settings.pull_timeout)
         return ManagedContainer(
@@ -134,6 +145,9 @@ class ContainerUnits(Units):
         self._run.owns_handed = True
         for used in self._used.values():
             used.sweep()
+        handed, self._handed = self._handed, []
+        for unit in handed:
+            unit.own()
 
     def detach(self) -> None:
         for used in self._used.values():

@@ -23,6 +23,8 @@ class HandedContainer(msgspec.Struct, frozen=True):
     is_started: bool  # the activator has started it; false for an existing one that ran before
     since_s: float | None  # Unix time of the output to read next; None: all of it
     positions: dict[str, tuple[int, int, int]]  # `LogPosition.handed`
+    is_borrowed: bool  # it existed before the activator
+    began: str  # when it was started, as the engine shows it; empty: unknown
 
 
 class HandedProgram(msgspec.Struct, frozen=True):

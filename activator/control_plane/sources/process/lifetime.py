@@ -18,11 +18,13 @@ from activator.control_plane.sources.process.sleep import put_to_sleep, stops_by
 from activator.control_plane.sources.process.unit import NotStartedError
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError
-from activator.runtime.tasks import TaskGroupOwner
+from activator.runtime.tasks import TaskGroupOwner, pause
 
 log = logging.getLogger("activator.process")
 
 DAEMON_WITHIN_S = 10.0  # a program that puts itself into the background does so within this time of its start
+OWN_STEP_S = 0.02  # between two checks whether a program that was handed over belongs to this process
+_SLEEPING = frozenset({SleepState.ASLEEP, SleepState.WAKING})
 _DRAIN_REPORT_S = 0.5  # the least time for the report that a program has no request, also if its requests have no grace
 _DRAIN_SLACK_S = 5.0  # beyond the data plane's drain timeout, whose end is reported
 
@@ -108,6 +110,7 @@ class Lifetime:
             # `asked` is done some turns of the loop after its event; `stopping` is set at once.
             if ready.done() and not exited.done() and not process.stopping:
                 if cause := ready.result():
+                    await self._until_owned()
                     self._keeper.failed_for_good(fleet)  # requests have waited for as long as configured
                     return cause
                 if not process.was_ready and process.rest is SleepState.AWAKE:
@@ -139,7 +142,7 @@ class Lifetime:
 
     async def _ready(self) -> str:
         """Wait until it is ready, in the rest of its time; return why it does not get ready. A sleeping one is."""
-        if self._process.rest is SleepState.ASLEEP:
+        if self._process.rest in _SLEEPING:
             return ""
         timeout_s = float(self._fleet.revision.timeouts.startup)
         if self._process.is_handed:
@@ -153,6 +156,11 @@ class Lifetime:
             except TimeoutError:
                 log.warning("%s: `timeouts.startup` ended before `hooks.after_start`", self._process.identity)
         return cause
+
+    async def _until_owned(self) -> None:
+        """Wait until the program belongs to this process: until then the former one may continue with it."""
+        while self._unit.is_foreign() and not self._process.stopping:
+            await pause(OWN_STEP_S)
 
     async def _run_hooks(self, key: str, hooks: list[Hook]) -> None:
         self._process.runs_hooks = True
@@ -179,7 +187,7 @@ class Lifetime:
         """Run from ready until it exits or is to be stopped; return why it must be ended, or an empty string."""
         fleet, process = self._fleet, self._process
         while True:
-            if process.rest is not SleepState.ASLEEP:  # else it was handed over
+            if process.rest not in _SLEEPING:  # else it was handed over
                 if not await _first_of(process.sleep_asked, exited, asked):
                     return ""
                 process.sleep_asked.clear()
@@ -196,8 +204,9 @@ class Lifetime:
                 return ""
             process.wake_asked.clear()
             began_s = self._now()
-            assert process.sleep is not None
-            problem = await wake(self._unit, process.sleep)
+            if process.is_handed and not (process.sleep is not None and stops_by_signal(process.sleep)):
+                await self._unit.signal("SIGCONT")  # a signal may have put it to sleep, with former settings
+            problem = "" if process.sleep is None else await wake(self._unit, process.sleep)
             if problem:
                 return f"the program does not wake: {problem}"
             fleet.wake_s = self._now() - began_s
@@ -250,7 +259,8 @@ class Lifetime:
         if process.saves:
             process.saves = False
             self._keeper.has_saved(fleet)
-        if process.sleep is not None and stops_by_signal(process.sleep) and process.rest is not SleepState.AWAKE:
+        may_be_stopped = process.is_handed or (process.sleep is not None and stops_by_signal(process.sleep))
+        if may_be_stopped and process.rest is not SleepState.AWAKE:
             await self._unit.signal("SIGCONT")  # a stopped process could not react to the stop signal
         until_s = self._now() + self._unit.grace_s
         await self._unit.stop()

@@ -59,6 +59,7 @@ class FakeContainer:
         self.created = number
         self.state = "created"
         self.exit_code = 0
+        self.began = "0001-01-01T00:00:00Z"
         self.paused = False
         self.port = 0
         self.changed = asyncio.Event()
@@ -79,6 +80,7 @@ class FakeContainer:
 
     async def start(self) -> None:
         self.state, self.exit_code = "running", 0
+        self.began = datetime.now(UTC).isoformat()
         for stream, text in self.image.lines:
             self.write(text.encode() + b"\n", stream)
         if self.image.listens:
@@ -129,6 +131,7 @@ class FakeContainer:
                 "OOMKilled": self.image.is_oom_killed and not self.is_running,
                 "ExitCode": self.exit_code,
                 "Error": "",
+                "StartedAt": self.began,
             },
             "HostConfig": {"NetworkMode": host.get("NetworkMode", "bridge"), "PortBindings": bindings} | limits,
             "NetworkSettings": {"Ports": published, "Networks": {"bridge": {"IPAddress": ""}}},
@@ -153,6 +156,7 @@ class FakeEngine:
         self.containers: dict[str, FakeContainer] = {}
         self.faults: dict[str, str] = {}
         self.calls: list[str] = []
+        self.queries: list[dict[str, str]] = []  # of each of them
         self.warnings: list[str] = []  # when one is created
         self.start_errors: list[str] = []  # of the next starts
         self.execs: dict[str, int] = {}
@@ -242,6 +246,7 @@ class FakeEngine:
         if request.transport is not None:
             self._transports.add(request.transport)
         self.calls.append(f"{request.method} {request.path.removeprefix('/v1.41')}")
+        self.queries.append(dict(request.query))
         fault = next((kind for end, kind in self.faults.items() if request.path.endswith(end)), "")
         if fault == "500":
             return web.json_response({"message": "an error of the engine\n" + "x" * 10_000}, status=500)
@@ -346,7 +351,8 @@ class FakeEngine:
         if one is None:
             return _missing("no such container")
         answer = await self._begun(request)
-        while one.is_running:
+        began = one.began
+        while one.is_running and one.began == began:  # one that is started again has ended, too
             await one.changed.wait()
         await answer.write(json.dumps({"StatusCode": one.exit_code}).encode())
         return answer

@@ -17,8 +17,8 @@ from activator.config.file import parse
 from activator.config.labels import revision_of
 from activator.control_plane.sources.container.creation import (
     INSTANCE_LABEL,
+    MAKER_LABEL,
     OWNER_LABEL,
-    REAPER_LABEL,
     address_of,
     port_of,
 )
@@ -184,17 +184,17 @@ def test_the_sweeper_touches_only_what_is_proven_to_be_left(tmp_path: Path) -> N
             fake.add("other", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: here.label})
             left = fake.add("left", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: dead})
             await left.start()
-            # A process that took over from the maker may still run: the reaper of both tells.
-            fake.add("upgraded", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: dead, REAPER_LABEL: here.label})
-            fake.add("odd reaper", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: here.label, REAPER_LABEL: dead})
-            fake.add("both", "web", Labels={INSTANCE_LABEL: "x", OWNER_LABEL: dead, REAPER_LABEL: dead})
+            # A process that took over from the maker may still run: the reaper of both tells. A reaper may be killed.
+            fake.add("upgraded", "web", Labels={INSTANCE_LABEL: "x", MAKER_LABEL: dead, OWNER_LABEL: here.label})
+            fake.add("no reaper", "web", Labels={INSTANCE_LABEL: "x", MAKER_LABEL: here.label, OWNER_LABEL: dead})
+            fake.add("both", "web", Labels={INSTANCE_LABEL: "x", MAKER_LABEL: dead, OWNER_LABEL: dead})
             mine = {**sweeper.labels, "activator.identity": "default/app#1"}
             fake.add("known", "web", Labels=mine)
             fake.add("stray", "web", Labels={**mine, "activator.identity": "default/app#2"})
             sweeper.expect("default/app#1")
             await sweeper.sweep()
             assert sorted(one.name for one in fake.containers.values()) == [
-                *("bystander", "known", "odd", "odd reaper", "other", "stray", "unowned", "upgraded"),
+                *("bystander", "known", "no reaper", "odd", "other", "stray", "unowned", "upgraded"),
             ]
             await sweeper.sweep()  # the second refresh
             assert "stray" not in {one.name for one in fake.containers.values()}
