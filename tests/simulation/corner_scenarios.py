@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from activator.config.specs import QueueSpec, RevisionSpec, RuleSpec
+from activator.config.specs import BalancingSpec, QueueSpec, RevisionSpec, RuleSpec
 from activator.data_plane.ownership.borrowing import EARLY_S
 from activator.data_plane.ownership.lending import NOTHING_YET
 from activator.data_plane.ownership.member import EARLY_MAX, UNKNOWN_KEPT_S, Member
@@ -255,7 +255,7 @@ def requests_keep_their_order_at_a_pod_that_the_owner_knows_first(seed: int) -> 
 def with_early_slot(seed: int) -> tuple[Hand, Request]:
     """A request that was granted slot 71 of a pod that is not ready at its member."""
     hand = borrowing(seed)
-    asked = hand.world.ask(hand.node, KEY)
+    asked = hand.world.ask(hand.node, KEY, 1000.0)
     (want,) = hand.taken()
     assert isinstance(want, Want)
     hand.throttler.table.set_state(tracker_of(hand.node, hand.pod()), NOT_READY)
@@ -991,6 +991,22 @@ def where_policies_want_keys_nothing_is_lent(seed: int) -> None:
     expect(isinstance(granted, Granted) and not granted.lends, f"{granted} was said")
 
 
+def where_a_zone_is_preferred_nothing_is_lent(seed: int) -> None:
+    """A slot that is kept may be one of a far pod, while one near by is free."""
+    hand = owning(seed, 8)
+    hand.member.receive(2, Want(1, NAME, WaitingRequest(1)))
+    (granted,) = hand.taken()
+    expect(isinstance(granted, Granted) and granted.lends, f"{granted} was said")
+    balancing = BalancingSpec(zone="here")
+    hand.throttler.reconfigure(
+        RevisionSpec(key=KEY, queue=QueueSpec(depth=9), container_concurrency=8, balancing=balancing)
+    )
+    hand.taken()
+    hand.member.receive(2, Want(1, NAME, WaitingRequest(2)))
+    (granted,) = hand.taken()
+    expect(isinstance(granted, Granted) and not granted.lends, f"{granted} was said")
+
+
 # --- played by hand: revisions and links ----------------------------------------------------------------------------
 
 
@@ -1619,6 +1635,7 @@ CORNERS: list[Callable[[int], None]] = [
     a_pod_of_one_request_is_not_lent_and_not_taken_twice,
     an_exempt_request_of_another_member_is_counted_there,
     where_policies_want_keys_nothing_is_lent,
+    where_a_zone_is_preferred_nothing_is_lent,
     a_revision_that_is_dropped_is_asked_for_no_more,
     what_is_in_use_of_a_dropped_revision_is_registered_with_its_next_owner,
     what_is_in_use_of_a_dropped_revision_is_no_matter_of_the_one_that_came_after_it,

@@ -48,11 +48,11 @@ def server(greeting: bytes = b"", closes: bool = True) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 while True:
                     client = listener.accept()[0]
-                    client.sendall(greeting)
+                    stack.callback(client.close)
+                    with contextlib.suppress(OSError):  # it may have left
+                        client.sendall(greeting)
                     if closes:
                         client.close()
-                    else:
-                        stack.callback(client.close)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

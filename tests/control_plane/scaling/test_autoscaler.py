@@ -591,7 +591,7 @@ def test_the_end_of_the_last_pod_is_known_before(
     """Whatever came before: from the end of the last request on, each decision names the time of the last one."""
     rule = msgspec.structs.replace(processes(idle_s=grace_s), last_pod_retention_s=retention_s)
     scaled = Scaled(rule)
-    for here, seconds in [*loads, (1, 1.0)]:
+    for here, seconds in [*loads, (1, SCALING_INTERVAL_S + 0.3)]:  # a decision is made while there is one
         scaled.load(here)
         scaled.tick(seconds)
     decision = scaled.scaler.decision(KEY)
