@@ -63,12 +63,16 @@ async def _check_life(engine: Engine, name: str, body: dict[str, object], pauses
     binding = shown["NetworkSettings"]["Ports"][f"{PORT}/tcp"][0]
     assert binding["HostIp"] == "127.0.0.1" and int(binding["HostPort"]) > 0
     assert state_of(shown).process > 0
+    began = state_of(shown).began
+    assert began
     assert await run_command(engine, name, ["true"], 10.0) == 0
     if pauses:
         assert await status_of(engine, "POST", f"/containers/{name}/pause") == 0
         shown = await engine.inspect("containers", name)
         assert shown is not None and state_of(shown).is_paused and state_of(shown).is_running
         assert await status_of(engine, "POST", f"/containers/{name}/unpause") == 0
+        shown = await engine.inspect("containers", name)
+        assert shown is not None and state_of(shown).began == began, "a pause is no restart"
     else:
         assert await status_of(engine, "POST", f"/containers/{name}/pause") == 500
     frames, position = Demultiplexer(), LogPosition()
@@ -93,6 +97,9 @@ async def _check_life(engine: Engine, name: str, body: dict[str, object], pauses
     assert shown is not None and not state_of(shown).is_running
     assert await status_of(engine, "POST", f"/containers/{name}/stop", {"t": "5"}) == 0  # 304
     assert await status_of(engine, "POST", f"/containers/{name}/kill", {"signal": "SIGKILL"}) in (409, 500)
+    assert await status_of(engine, "POST", f"/containers/{name}/start") == 0
+    shown = await engine.inspect("containers", name)
+    assert shown is not None and state_of(shown).began not in ("", began), "each start has a time of its own"
 
 
 async def _until_ended(engine: Engine, name: str) -> None:
