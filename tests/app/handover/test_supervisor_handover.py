@@ -17,6 +17,7 @@ import uvloop
 
 from activator.config.model.kinds import Duration
 from activator.config.model.programs import Process, Readiness, Stop
+from activator.config.model.queueing import Timeouts
 from activator.config.model.revision import Revision
 from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.local_units import LocalUnits
@@ -368,3 +369,30 @@ def test_a_reaper_that_has_ended_is_no_obstacle(caplog: pytest.LogCaptureFixture
     reaping.own()
     reaping.close()
     assert "there is no reaper" in caplog.text
+
+
+def test_a_start_that_takes_too_long_by_the_new_file_is_ended_by_the_process_that_owns_it() -> None:
+    """Before that the former process may continue with it; afterwards it must not be forgotten."""
+    process = Process(["python3", "-c", "import time; time.sleep(60)"], readiness=Readiness(log="READY"))
+
+    async def scenario() -> None:
+        old = Side()
+        old.supervisor.set_revision(KEY, Revision("app", process=process))
+        old.supervisor.grant(KEY, 1)
+        await old.until(lambda: old.supervisor.given.unsettled() == "" and bool(old.reaping.groups))
+        group = next(iter(old.reaping.groups))
+        impatient = Revision("app", process=process, timeouts=Timeouts(startup=Duration(0.01)))
+        new, received = await hand_over(old, impatient)
+        await pause(0.2)
+        os.killpg(group, 0)
+        assert [one.identity for one in new.supervisor.fleets.of(KEY)] == [f"{KEY}#1"]
+        await own(old, new)
+        received.close()
+        await new.until(lambda: group not in new.reaping.groups)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(group, 0)
+        await new.supervisor.close()
+        await new.tasks.close()
+        assert (old.errors, new.errors) == ([], [])
+
+    uvloop.run(scenario())
