@@ -834,9 +834,9 @@ def places_stand_between_those_that_were_given(seed: int) -> None:
     hand.member.linked(2)
     waiting = (
         WaitingRequest(5, 8_000, 0.5),
-        WaitingRequest(8, 0, 0.45),
-        WaitingRequest(6, 9_000, 0.4),
-        WaitingRequest(7, 0, 0.3),
+        WaitingRequest(6, 0, 0.45),
+        WaitingRequest(7, 9_000, 0.4),
+        WaitingRequest(8, 0, 0.3),
     )
     held = HeldSlot(2 << 40, hand.pod().identity, hand.pod().address)
     hand.member.receive(2, Register(1, NAME, (held,), waiting))
@@ -847,7 +847,7 @@ def places_stand_between_those_that_were_given(seed: int) -> None:
     expect(numbers == sorted(set(numbers)) and len(numbers) == 5, f"the places are {numbers}")
     expect(numbers[1::2] == [8_000, 9_000] and 0 < asked.arrival < 8_000, f"the places are {numbers}")
     told = [(one.request, one.number) for one in hand.taken() if isinstance(one, Queued)]
-    expect(told == [(8, numbers[2]), (7, numbers[4])], f"{told} were told")
+    expect(told == [(6, numbers[2]), (8, numbers[4])], f"{told} were told")
     later = hand.world.ask(hand.node, KEY, 9.0)
     expect(later.arrival > numbers[3], "who comes now comes behind them")
 
@@ -989,6 +989,25 @@ def where_policies_want_keys_nothing_is_lent(seed: int) -> None:
     hand.member.receive(2, Want(1, NAME, WaitingRequest(1)))
     (granted,) = hand.taken()
     expect(isinstance(granted, Granted) and not granted.lends, f"{granted} was said")
+
+
+def requests_of_one_member_keep_their_order_though_their_times_are_estimates(seed: int) -> None:
+    """The messages of many requests are written and read for milliseconds, in which each estimate is another."""
+    hand = Hand(seed, True, 1, 1)
+    hand.view(1, MemberName(2, OTHERS[0]))
+    hand.member.revision_set(hand.throttler)
+    hand.member.linked(2)
+    hand.taken()
+    estimates = (0.5, 0.503, 0.501, 0.5, 0.499)
+    waiting = tuple([WaitingRequest(number, waited_s=waited_s) for number, waited_s in enumerate(estimates, 1)])
+    hand.member.receive(2, Register(1, NAME, (), waiting))
+    hand.member.receive(2, Registered(1, ""))
+    granted = []
+    for _ in waiting:
+        (grant,) = [one for one in hand.taken() if isinstance(one, Granted)]
+        granted.append(grant.request)
+        hand.member.receive(2, Released(1, NAME, grant.slot, 0.1, True))
+    expect(granted == [1, 2, 3, 4, 5], f"{granted} were granted")
 
 
 def where_a_zone_is_preferred_nothing_is_lent(seed: int) -> None:
@@ -1636,6 +1655,7 @@ CORNERS: list[Callable[[int], None]] = [
     an_exempt_request_of_another_member_is_counted_there,
     where_policies_want_keys_nothing_is_lent,
     where_a_zone_is_preferred_nothing_is_lent,
+    requests_of_one_member_keep_their_order_though_their_times_are_estimates,
     a_revision_that_is_dropped_is_asked_for_no_more,
     what_is_in_use_of_a_dropped_revision_is_registered_with_its_next_owner,
     what_is_in_use_of_a_dropped_revision_is_no_matter_of_the_one_that_came_after_it,

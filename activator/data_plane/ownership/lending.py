@@ -40,6 +40,8 @@ from lb.tracker import PodTracker
 MEMBER_SLOT_BITS: Final = 40  # bits of a slot's number; above them stands the number of its member, or a random one
 LENDING_FREE_SHARE: Final = 0.25  # slots are lent while at least this share of the capacity is free
 
+_HERE: Final = -1  # in place of the number of a member
+
 SendTo = Callable[[int, MemberMessage], None]
 
 
@@ -149,6 +151,23 @@ class RemoteWaiter(Waiter):
         self.lending.revoked(self, reason, detail)
 
 
+def _by_time(waiters: list[Waiter]) -> list[Waiter]:
+    """Return the waiters in the order in which they asked.
+
+    The times of other members' requests are estimates; those of one member are made to follow its own order.
+    """
+    latest_s: dict[int, float] = {}
+    ordered = sorted(waiters, key=_order_at_member)
+    for one in ordered:
+        member = one.borrower.number if isinstance(one, RemoteWaiter) else _HERE
+        one.asked_s = latest_s[member] = max(one.asked_s, latest_s.get(member, 0.0))
+    return sorted(ordered, key=lambda one: one.asked_s)
+
+
+def _order_at_member(waiter: Waiter) -> int:
+    return waiter.request_number if isinstance(waiter, RemoteWaiter) else waiter.arrival
+
+
 class Lending(SlotLender):
     """The lent slots and remote waiters of one revision, while this member owns it; uses `send(member, message)`."""
 
@@ -216,7 +235,7 @@ class Lending(SlotLender):
         throttler = self.throttler
         waiters = throttler.queue.waiters.by_arrival()
         numbered = sorted([one for one in waiters if one.arrival_at_owner], key=lambda one: one.arrival_at_owner)
-        others = deque(sorted([one for one in waiters if not one.arrival_at_owner], key=lambda one: one.asked_s))
+        others = deque(_by_time([one for one in waiters if not one.arrival_at_owner]))
         order: list[Waiter] = []
         last = 0
         for one in numbered:
