@@ -1,4 +1,4 @@
-"""What all containers of one engine share."""
+"""The engine and the settings that all containers of one engine share."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from activator.runtime.errors import one_line
 
-BEGAN_CHARS_MAX = 64  # of RFC 3339, with nanoseconds and a zone, it takes 35
+BEGAN_CHARS_MAX = 64  # a time of RFC 3339 with nanoseconds and a zone has 35
 STOPPED_CODES = frozenset({0, 130, 137, 143})  # ended by itself, or by a signal that asks it to
 
 

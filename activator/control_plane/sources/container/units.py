@@ -104,7 +104,7 @@ class ContainerUnits(Units):
     def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
         assert program.container is not None
         used = self._at(program.container.engine)
-        # As it was started: the file may say something else now.
+        # The file may describe another kind of container by now.
         is_borrowed, claim = program.container.is_borrowed, program.container.claim
         unit = self._unit(used, revision, program.identity, claim, program.gpus, on_line, is_borrowed)
         unit.handed = program
