@@ -157,15 +157,11 @@ def _by_time(waiters: list[Waiter]) -> list[Waiter]:
     The times of other members' requests are estimates; those of one member are made to follow its own order.
     """
     latest_s: dict[int, float] = {}
-    ordered = sorted(waiters, key=_order_at_member)
+    ordered = sorted(waiters, key=lambda one: one.request_number if isinstance(one, RemoteWaiter) else one.arrival)
     for one in ordered:
         member = one.borrower.number if isinstance(one, RemoteWaiter) else _HERE
         one.asked_s = latest_s[member] = max(one.asked_s, latest_s.get(member, 0.0))
     return sorted(ordered, key=lambda one: one.asked_s)
-
-
-def _order_at_member(waiter: Waiter) -> int:
-    return waiter.request_number if isinstance(waiter, RemoteWaiter) else waiter.arrival
 
 
 class Lending(SlotLender):
