@@ -269,6 +269,7 @@ def test_what_stalled_clients_took_is_given_back(kind: str, run_activator: RunAc
     count = 1_000 if DEEP else 200
     with ScriptedPod(stall) as pod:
         activator = run_activator(configured([revision("a", pod.address)]))
+        activator.ask("/metrics")  # the first connection loads the server of the admin port
         before = resident_bytes(activator.process.pid)
         clients = [socket.create_connection((activator.host, activator.port), 20.0) for _ in range(count)]
         for client in clients:

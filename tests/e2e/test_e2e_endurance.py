@@ -56,6 +56,7 @@ class Watch:
     """How much memory the activator takes at most while something goes on."""
 
     def __init__(self, activator: Activator) -> None:
+        activator.ask("/metrics")  # the first connection loads the server of the admin port
         self._pid = activator.process.pid
         self._stop = threading.Event()
         self.before = self.most = resident_bytes(self._pid)

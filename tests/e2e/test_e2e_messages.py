@@ -303,6 +303,7 @@ class Flow:
 def test_a_client_that_reads_slowly_holds_up_its_pod_not_the_memory(run_activator: RunActivator) -> None:
     flow = Flow()
     with paired(flow.send, run_activator) as (_, activator):
+        activator.ask("/metrics")  # the first connection loads the server of the admin port
         before = resident_bytes(activator.process.pid)
         with Client(activator.address, receive_buffer=65_536) as client:
             client.send(request())
@@ -325,6 +326,7 @@ def test_a_pod_that_reads_slowly_holds_up_its_client_not_the_memory(run_activato
                 sock.bind(("127.0.0.1", 0))
                 address = f"127.0.0.1:{sock.getsockname()[1]}"
         activator = run_activator(configured([{"name": "a", "hosts": ["*"], "pods": [address]}]))
+        activator.ask("/metrics")  # the first connection loads the server of the admin port
         before = resident_bytes(activator.process.pid)
         sent = 0
 
