@@ -1,7 +1,8 @@
 """The admin port, whose server is loaded with its first connection: aiohttp takes 10 MB and a quarter of a start.
 
 Rules
-  1. Connections wait in the backlog of the socket until the server accepts them.
+  1. Connections wait in the backlog of the socket until the server accepts them. In a cluster it is loaded at once: a
+     kubelet probes soon, and waits for a second only.
   2. The server is imported in a thread, so that requests and heartbeats continue meanwhile. If that fails, the next
      attempt follows after RETRY_S.
   3. Its modules are kept as they are at the start (runtime/kept_modules.py): the first connection may be that of
@@ -57,10 +58,13 @@ class AdminPort:
         except StartError as error:
             raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
 
-    def start(self) -> str:
-        """Load the server with the first connection. Return the bound address."""
+    def start(self, at_once: bool = False) -> str:
+        """Load the server with the first connection, or `at_once`. Return the bound address."""
         self._address = address_of(self.socket)
-        self._wait()
+        if at_once:
+            self._begin()
+        else:
+            self._wait()
         return self._address
 
     @property
@@ -91,15 +95,23 @@ class AdminPort:
 
     def _connected(self) -> None:
         self._wait_no_more()
+        self._begin()
+
+    def _begin(self) -> None:
         self._loading = self._tasks.start("admin port", self._load())
 
     async def _load(self) -> None:
         try:
-            server = await asyncio.to_thread(self._make)
-            await server.start(self.socket)
+            await self._serve(await asyncio.to_thread(self._make))
         except Exception:
             log.exception("the admin port cannot be served; next attempt in %g s", RETRY_S)
             await pause(RETRY_S)
             self._wait()
-        else:
-            self.server = server
+
+    async def _serve(self, server: AdminServer) -> None:
+        try:
+            await server.start(self.socket)
+        except BaseException:
+            await server.close()
+            raise
+        self.server = server

@@ -196,7 +196,7 @@ class App:
         self.health.report_pending()
         await self.upgrades.commit()
         if self._admin is not None:
-            self.admin_address = self._admin.start()
+            self.admin_address = self._admin.start(at_once=self.config.kubernetes is not None)
             log.info("admin port on %s", self.admin_address)  # with port 0 in the file, the port that was bound
         self.health.report()  # the first worker that listens answers health checks from its start
         await workers.serve()

@@ -36,7 +36,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[None, None, None]
 class Loaded:
     """The port of a test, with how often its server was made; the first `failures` attempts fail."""
 
-    def __init__(self, failures: int = 0, takes_s: float = 0.0) -> None:
+    def __init__(self, failures: int = 0, takes_s: float = 0.0, at_once: bool = False) -> None:
         self.errors: list[object] = []
         self.made = 0
         self._failures = failures
@@ -44,7 +44,7 @@ class Loaded:
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
         self.port = AdminPort(self._make, self.tasks)
         self.port.bind("127.0.0.1:0")
-        self.address = self.port.start()
+        self.address = self.port.start(at_once)
 
     def _make(self) -> AdminServer:
         self.made += 1
@@ -83,6 +83,18 @@ def test_the_first_connection_loads_the_server_and_those_meanwhile_wait(run: Run
         assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
         assert (await loaded.ask()).startswith(b"HTTP/1.1 200")
         assert loaded.made == 1
+        await loaded.close()
+
+    run(scenario())
+
+
+def test_it_may_be_loaded_at_once(run: Run) -> None:
+    async def scenario() -> None:
+        loaded = Loaded(at_once=True)
+        async with asyncio.timeout(PATIENCE_S):
+            while loaded.port.server is None:
+                await pause(0.001)
+        assert (await loaded.ask()).startswith(b"HTTP/1.1 200") and loaded.made == 1
         await loaded.close()
 
     run(scenario())

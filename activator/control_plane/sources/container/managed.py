@@ -142,13 +142,12 @@ class ManagedContainer(ContainerUnit):
 
     async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         try:
-            if not await self._is_own(is_closing):
-                pass
-            elif self._is_unanswered:
+            is_own = await self._is_own(is_closing)
+            if is_own and self._is_unanswered:
                 await remove_by_label(
                     self.engine, self._labels(), self.identity, is_closing, CLOSE_PATIENCE_S, self.context.now
                 )
-            elif self.id:
+            elif is_own and self.id:
                 await remove(self.engine, self.id, self.identity, is_closing, CLOSE_PATIENCE_S, self.context.now)
         finally:
             self._sweeper.forget(self.identity)

@@ -53,7 +53,7 @@ class Run:
 
     @property
     def owner(self) -> Owner:
-        """The process that calls. Raises OSError if there is no /proc."""
+        """The process that runs this code. Raises OSError if there is no /proc."""
         if self._owner is None:
             self._owner = owner_of(os.getpid())
         return self._owner
@@ -80,7 +80,7 @@ class Run:
 
     def has_reaper(self) -> bool:
         """Return True if its reaper lives."""
-        return bool(self.reaper) and self._reaper is not None and _lives(self._reaper)
+        return self.reaper != "" and self._reaper is not None and _lives(self._reaper)
 
     async def is_left(self, labels: Mapping[str, Any], is_running: IsRunning) -> bool:
         """Return True if the container with these labels is of another run, which is proven to have ended."""

@@ -45,7 +45,7 @@ WAIT_S: Final = 30.0  # one waiting call for the end of a container; then it is 
 POLL_S: Final = 1.0  # between two inspections of a container whose end cannot be waited for
 KILLED: Final = 137  # the exit code of a program that SIGKILL ended
 KILL_TIMEOUT_S: Final = 5.0
-OWN_STEP_S: Final = 0.02
+OWN_STEP_S: Final = 0.02  # between two checks whether a container that was handed over belongs to this process
 LAST_OUTPUT_S: Final = 1.0  # how long to wait for the last lines after the container has ended
 
 log = logging.getLogger("activator.container")
