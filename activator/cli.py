@@ -287,10 +287,11 @@ def _load(path: str) -> Loaded:
 def _loaded(text: str, path: str) -> Loaded:
     """Return the configuration of a file that was read once: it may be replaced at any moment. Raises ConfigError."""
     from activator.config.file import parse, resolve
+    from activator.config.policy_names import PolicyNames
     from activator.config.tree import read_tree
-    from lb.registry import default_name, names
+    from lb.registry import default_name
 
-    config = parse(text, path, os.environ, set(names()))
+    config = parse(text, path, os.environ, PolicyNames())
     root = read_tree(text, path, os.environ, [])
     if root is not None and "listen" not in (root.entries or {}):
         config = bound(config, os.environ)
@@ -363,11 +364,12 @@ def _from_knative() -> Loaded | None:
     if not is_knative(os.environ):
         return None
     from activator.config.file import overlay, resolve
+    from activator.config.policy_names import PolicyNames
     from activator.control_plane.sources.knative.config_maps import default_config
     from activator.control_plane.sources.knative.environment import read_environment
-    from lb.registry import default_name, names
+    from lb.registry import default_name
 
-    config = overlay(default_config(read_environment(os.environ)), os.environ, set(names()))
+    config = overlay(default_config(read_environment(os.environ)), os.environ, PolicyNames())
     return config, resolve(config, default_name)
 
 
@@ -398,13 +400,13 @@ def _check(options: argparse.Namespace, command: list[str] | None) -> int:
 def _manifest(path: str) -> Checked | None:
     """Check a file of Kubernetes objects; None if it is not one, or cannot be read."""
     from activator.config.manifest import check_manifest
-    from lb.registry import names
+    from activator.config.policy_names import PolicyNames
 
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, ValueError):
         return None  # `_load` reports it
-    return check_manifest(text, path, set(names()))
+    return check_manifest(text, path, PolicyNames())
 
 
 def _import(options: argparse.Namespace, command: list[str] | None) -> int:

@@ -27,6 +27,7 @@ from activator.config.file import resolve_revision
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import Kubernetes
 from activator.config.model.revision import Revision
+from activator.config.policy_names import PolicyNames
 from activator.config.specs import RevisionSpec, reroute
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired
 from activator.control_plane.reconcile.reconciler import Reconciler
@@ -63,7 +64,7 @@ from activator.messages import Change, Effect, Load, RevisionGone
 from activator.runtime.clock import Now
 from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import TaskGroupOwner, pause
-from lb.registry import default_name, names
+from lb.registry import default_name
 from lb.rng import Rng
 
 CONTESTED_KEPT_S: Final = 600.0  # how long the status reports that another program wrote our fields
@@ -117,7 +118,7 @@ class ActivationsMode(ClusterMode):
         self.replicas = Replicas(self._uid_of, self._load_changed, self._writers_changed, now)
         self.source = ActivationSource(
             self._make,
-            frozenset(names()),
+            PolicyNames(),
             self._own_service,
             now,
             self._mark,

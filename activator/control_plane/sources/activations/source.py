@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
 from activator.config.activation import Declared
@@ -75,7 +76,7 @@ class ActivationSource:
     def __init__(
         self,
         make: Make,
-        policy_names: frozenset[str],
+        policy_names: AbstractSet[str],
         routed_to: Key,
         now: Now,
         mark: Callable[[str], None],

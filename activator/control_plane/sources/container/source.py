@@ -16,6 +16,7 @@ from activator.config.file import resolve_revision
 from activator.config.labels import ENABLE
 from activator.config.model.file import Config
 from activator.config.model.revision import Revision
+from activator.config.policy_names import PolicyNames
 from activator.config.specs import reroute
 from activator.control_plane.sources.container.discovery import Discovered, Found, discovered
 from activator.control_plane.sources.container.engine import Engine, EngineError
@@ -27,7 +28,7 @@ from activator.control_plane.sources.source import Source
 from activator.messages import Change, RevisionGone, RevisionSet
 from activator.runtime.errors import ConfigError
 from activator.runtime.tasks import TaskGroupOwner
-from lb.registry import default_name, names
+from lb.registry import default_name
 
 log = logging.getLogger("activator.container")
 
@@ -131,7 +132,7 @@ class ContainerSource(Source):
         if self._config.containers.discover:
             query = {"all": "true", "filters": json.dumps({"label": [f"{ENABLE}=true"]})}
             listed = await engine.call("GET", "/containers/json", query)
-            self._apply(discovered(listed, self._file, set(names())))
+            self._apply(discovered(listed, self._file, PolicyNames()))
             self._is_list_awaited = False
         else:
             self._apply(Discovered({}, {}))

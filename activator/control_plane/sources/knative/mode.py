@@ -20,6 +20,7 @@ from activator.config.model.file import Config
 from activator.config.model.kubernetes import SHARING_KNATIVE, Kubernetes
 from activator.config.model.listeners import Listener
 from activator.config.model.pods import PodTls
+from activator.config.policy_names import PolicyNames
 from activator.config.zones import zone_of
 from activator.control_plane.scaling.autoscaler_stream import AutoscalerStream
 from activator.control_plane.scaling.concurrency import ConcurrencyReporter
@@ -53,7 +54,7 @@ from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
-from lb.registry import default_name, names
+from lb.registry import default_name
 from lb.rng import Rng
 
 CONCURRENCY_REPORT_S: Final = 1.0  # between two reports to Knative's autoscaler
@@ -107,7 +108,7 @@ class KnativeMode(ClusterMode):
             config.trailing_fragmentation_threshold,
             config.health,
             default_name,
-            frozenset(names()),
+            PolicyNames(),
             zone_of(config),
         )
         loop = asyncio.get_running_loop()

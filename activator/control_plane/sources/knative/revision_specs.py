@@ -12,6 +12,7 @@ Sources: knative.dev/serving pkg/apis/serving/v1/revision_types.go, pkg/apis/aut
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from activator.config.cluster_settings import ClusterSettings
@@ -88,7 +89,7 @@ class SpecMaker:
         threshold: float,
         health: Health,
         default_policy: Callable[[int], str],
-        policies: frozenset[str],
+        policies: AbstractSet[str],
         zone: str = "",
     ) -> None:
         self._domain = cluster_domain
