@@ -58,11 +58,6 @@ def names() -> tuple[str, ...]:
     return (*BUILT_IN, *ALIASES, *installed)
 
 
-def is_known(name: str) -> bool:
-    """Return True if it is one of `names`."""
-    return name in BUILT_IN or name in ALIASES or name in _installed()
-
-
 def default_name(container_concurrency: int) -> str:
     """Return the policy of a revision that names none; a `container_concurrency` of 0 means no limit."""
     if container_concurrency <= 0:
