@@ -17,6 +17,18 @@ def test_they_are_the_names_of_the_registry() -> None:
     assert "nobody" not in found
 
 
+def test_many_names_that_are_not_built_in_cost_one_search() -> None:
+    searches = []
+
+    def counted() -> tuple[str, ...]:
+        searches.append(1)
+        return names()
+
+    found = PolicyNames(counted)
+    assert not any(f"nobody-{number}" in found for number in range(1_000)) and "nobody" not in sorted(found)
+    assert len(searches) == 1
+
+
 def test_a_name_that_is_built_in_is_found_without_a_search() -> None:
     code = """if True:
         import sys
