@@ -2,7 +2,8 @@
 
 Rules
   1. For each number of revisions the activator is started once; the runs follow each other.
-  2. Memory is the Pss of all its processes; CPU is their process clocks over a period without any request.
+  2. Memory is the Pss of all its processes; CPU is their process clocks over a period without any request, also to the
+     admin port, whose server is loaded with its first connection. Readiness is told as to systemd.
   3. First requests go to randomly chosen revisions whose program does not run. All of them must be answered.
 """
 
@@ -12,6 +13,7 @@ import contextlib
 import http.client
 import json
 import random
+import socket
 import sys
 import tempfile
 import time
@@ -23,7 +25,7 @@ import msgspec
 import lb
 from bench import header, results
 from bench.generator import percentile
-from bench.processes import LOOPBACK, ROOT, BenchError, Child, answers, free_port, running
+from bench.processes import LOOPBACK, ROOT, BenchError, Child, free_port, running
 from bench.results import Document, Result
 
 START_S: Final = 60.0  # to read the file and set up its revisions
@@ -71,27 +73,38 @@ def configuration(count: int, port: int, admin_port: int) -> dict[str, Any]:
 
 
 def _live(folder: Path, count: int, seconds: float, requests: int) -> Idle:
-    port, admin_port = free_port(), free_port()
+    port = free_port()
     file = folder / f"{count}.json"
-    file.write_text(json.dumps(configuration(count, port, admin_port)))
+    file.write_text(json.dumps(configuration(count, port, free_port())))
     command = [sys.executable, "-m", "activator.cli", "run", "-c", str(file), "--log-level", "warning"]
-    began_s = time.monotonic()
-    with running(command, folder / f"{count}.log") as child:
-        ready = answers(admin_port, "/readyz")
-        while not ready():
-            child.check_alive()
-            if time.monotonic() > began_s + START_S:
-                raise BenchError(f"{count} revisions were not ready within {START_S:g} s")
-            time.sleep(0.05)
-        start_s = time.monotonic() - began_s
-        cpu_share = _cpu_share(child, seconds)
-        memory = child.memory_bytes()
-        first_ms = []
-        for number, host in enumerate(_asked(count, requests)):
-            if number >= count:
-                time.sleep(ENDS_S)  # every revision has had its request: begin again with the first
-            first_ms.append(_first_ms(port, host))
-        return Idle(count, start_s, memory, cpu_share, sorted(first_ms))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(path := str(folder / f"{count}.notify"))
+        began_s = time.monotonic()
+        with running(command, folder / f"{count}.log", environment={"NOTIFY_SOCKET": path}) as child:
+            _await_ready(notified, child, count)
+            return _measured(child, count, time.monotonic() - began_s, port, seconds, requests)
+
+
+def _await_ready(notified: socket.socket, child: Child, count: int) -> None:
+    notified.settimeout(0.5)
+    until_s = time.monotonic() + START_S
+    while time.monotonic() < until_s:
+        child.check_alive()
+        with contextlib.suppress(TimeoutError):
+            if b"READY=1" in notified.recv(4096):
+                return
+    raise BenchError(f"{count} revisions were not ready within {START_S:g} s")
+
+
+def _measured(child: Child, count: int, start_s: float, port: int, seconds: float, requests: int) -> Idle:
+    cpu_share = _cpu_share(child, seconds)
+    memory = child.memory_bytes()
+    first_ms = []
+    for number, host in enumerate(_asked(count, requests)):
+        if number >= count:
+            time.sleep(ENDS_S)  # every revision has had its request: begin again with the first
+        first_ms.append(_first_ms(port, host))
+    return Idle(count, start_s, memory, cpu_share, sorted(first_ms))
 
 
 def _cpu_share(child: Child, seconds: float) -> float:

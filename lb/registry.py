@@ -5,6 +5,7 @@ Rules
   2. A package registers policies by entry points of the group `activator.lb_policies`.
   3. "package.module:Class" needs no registration.
   4. A policy is a subclass of lb.policy.Policy, constructed with the generator alone.
+  5. A policy that was found stays: each table asks for its own, and a search through all packages takes 2 ms or more.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ BUILT_IN: Final[dict[str, type[Policy]]] = {
     "consistent-hash": ConsistentHash,
 }
 ALIASES: Final = {"choice-of-two": "choice-of-2"}
+
+_FOUND: Final[dict[str, type[Policy]]] = {}  # the policies in use that are not built in
 
 PACKED_BELOW: Final = 4  # with a concurrency of 1 to 3 the lowest pods are filled first, as in Knative
 
@@ -91,8 +94,9 @@ def takes_key(name: str) -> bool:
 
 
 def _class_of(name: str) -> type[Policy]:
-    if name in BUILT_IN:
-        return BUILT_IN[name]
+    known = BUILT_IN.get(name) or _FOUND.get(name)
+    if known is not None:
+        return known
     try:
         found = _dotted(name) if ":" in name else _entry_point(name)
     except Exception as error:  # a third-party package may raise anything on import
@@ -103,6 +107,7 @@ def _class_of(name: str) -> type[Policy]:
         )
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise UnknownPolicyError(f"policy {name!r} is {found!r}, which is not a subclass of lb.policy.Policy")
+    _FOUND[name] = found
     return found
 
 

@@ -219,6 +219,13 @@ class Exchanges:
         assert self.unfinished() == 0, ("some hang", self.outcomes)
         return [one for one in self.outcomes if not one.complete]
 
+    def longest_gap_s(self) -> float:
+        """Return the longest gap of all since the last call."""
+        longest_s = max(one.gap_s for one in self.outcomes)
+        for one in self.outcomes:
+            one.gap_s = 0.0
+        return longest_s
+
     def finish(self, gap_s: float, timeout_s: float = PATIENCE_S) -> None:
         """Let all end; AssertionError unless each is complete, without a pause longer than `gap_s`."""
         self.let_end()

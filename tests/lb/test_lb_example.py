@@ -45,6 +45,35 @@ def test_it_runs_a_table_by_its_name_and_by_its_path(run: Run) -> None:
     assert run("-c", TABLE).strip() == ("compiled" if lb.COMPILED else "plain")
 
 
+MANY = """
+import sys
+from lb.registry import create, problem_with
+from lb.rng import Rng
+
+searches = 0
+
+class Search:
+    def find_spec(self, *_):
+        return None
+    def find_distributions(self, *_):
+        global searches
+        searches += 1
+        return ()
+
+sys.meta_path.append(Search())
+assert problem_with("nobody") and searches >= 1
+assert problem_with("emptiest") == ""
+searches = 0
+for _ in range(1_000):
+    assert create("emptiest", Rng(1)).name == "emptiest" and problem_with("emptiest") == ""
+assert searches == 0
+"""
+
+
+def test_many_tables_search_for_it_once(run: Run) -> None:
+    run("-c", MANY)
+
+
 def test_it_keeps_the_contract(run: Run) -> None:
     found = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "source/test_emptiest_policy.py")
     assert "13 passed" in found
