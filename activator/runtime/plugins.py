@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Final
+
+_PATHS: Final[dict[tuple[str, str], str]] = {}  # of entry points that were found, by group and name
 
 
 class PluginError(ValueError):
@@ -18,16 +21,22 @@ def installed(group: str) -> dict[str, str]:
 
 def load_plugin(group: str, name: str, what: str) -> object:
     """Return the object with this name. Raises PluginError, in whose text `what` names the kind of object."""
-    path = name
-    if ":" not in name:
-        known = installed(group)
-        if name not in known:
-            names = ", ".join([*sorted(known), "package.module:Class"])
-            raise PluginError(f"no {what} is called {name!r}; there are {names}")
-        path = known[name]
-    module, _, attribute = path.partition(":")
+    module, _, attribute = (name if ":" in name else _path(group, name, what)).partition(":")
     try:
         found: object = getattr(import_module(module), attribute)
     except Exception as error:  # a package may raise anything while it is imported
         raise PluginError(f"{what} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     return found
+
+
+def _path(group: str, name: str, what: str) -> str:
+    """Return `package.module:Class` of an entry point; it is searched for once, because each revision asks for it."""
+    path = _PATHS.get((group, name))
+    if path is None:
+        known = installed(group)
+        path = known.get(name)
+        if path is None:
+            names = ", ".join([*sorted(known), "package.module:Class"])
+            raise PluginError(f"no {what} is called {name!r}; there are {names}")
+        _PATHS[group, name] = path
+    return path
