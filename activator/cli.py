@@ -279,9 +279,16 @@ def _raise_descriptor_limit() -> None:
 def _load(path: str) -> Loaded:
     from activator.config.file import read_text
 
-    if not Path(path).is_file():
-        raise ConfigError([f"{path}: there is no such file; name one with -c, or start a program with -- CMD"])
+    _need_file(path, "name one with -c, start a program with -- CMD, or write one with `activator init`")
     return _loaded(read_text(path), path)
+
+
+def _need_file(path: str, advice: str) -> None:
+    """Raise ConfigError, with advice, if there is no file at `path`."""
+    if Path(path).is_dir():
+        raise ConfigError([f"{path} is a directory: name a file in it"])
+    if not Path(path).is_file():
+        raise ConfigError([f"{path}: there is no such file; {advice}"])
 
 
 def _loaded(text: str, path: str) -> Loaded:
@@ -384,8 +391,7 @@ def _check(options: argparse.Namespace, command: list[str] | None) -> int:
             raise ConfigError(manifest.problems)
         print(f"{options.file}: fine, {manifest.activations} Activations, {manifest.others} other objects")
         return 0
-    if not Path(options.file).is_file():
-        raise ConfigError([f"{options.file}: there is no such file"])
+    _need_file(options.file, "`activator init` writes one")
     text = read_text(options.file)
     config, _ = _loaded(text, options.file)
     root = read_tree(text, options.file, os.environ, [])

@@ -412,7 +412,10 @@ def _check_address(
             at.advise(f'"{address}": {problem}')
     elif split_address(address, lowest_port) is None:
         whole = f"127.0.0.1:{address.removeprefix(':')}"
+        _, scheme, rest = address.partition("://")
         expected = "host:port such as 127.0.0.1:8080 or [::1]:8080"
         if split_address(whole, lowest_port) is not None:
             expected = f"{whole}, or another host before the port"
+        elif scheme and split_address(rest.rstrip("/"), lowest_port) is not None:
+            expected = rest.rstrip("/")
         at.found(f"{expected}, or unix:/path" if or_unix else expected)

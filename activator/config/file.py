@@ -17,7 +17,7 @@ import msgspec
 
 from activator.config.checks import Checker, canonical_host
 from activator.config.filter_checks import authoriser_of
-from activator.config.foreign import foreign_problem
+from activator.config.foreign import foreign_problem, foreign_text_problem
 from activator.config.forms import FILE, group_of
 from activator.config.key_path import Findings, KeyPath
 from activator.config.model.file import Config
@@ -111,11 +111,12 @@ def parse(text: str, name: str, environ: Mapping[str, str], policy_names: Abstra
     """Parse `text` as a configuration called `name`; `environ` overrides it. Raises ConfigError."""
     problems: list[str] = []
     root = read_tree(text, name, environ, problems)
-    if root is None:
-        raise ConfigError(problems)
-    foreign = foreign_problem(root)
+    is_mapping = root is not None and root.entries is not None
+    foreign = foreign_problem(root) if root is not None and is_mapping else foreign_text_problem(text, name)
     if foreign:
         raise ConfigError([foreign])
+    if root is None:
+        raise ConfigError(problems)
     return from_tree(root, name, problems, policy_names)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -54,4 +55,43 @@ def foreign_problem(root: Item) -> str:
     for name, fits, advice in _PROGRAMS:
         if fits(entries):
             return f"{root.where}: this is a file of {name}: {advice} (`activator init` writes an example)"
+    return ""
+
+
+# Files that are not YAML, or one text of YAML: what a line of each has.
+_TEXTS: Final = (
+    (
+        "Traefik",
+        re.compile(r"^\s*\[(http|tcp|entryPoints|providers)[\].]"),
+        "write each router as one of `revisions`: its rule as `hosts`, the servers of its service as `pods`",
+    ),
+    (
+        "nginx",
+        re.compile(r"^\s*(server|upstream\s+\S+|location\s.*)\s*\{|^\s*proxy_pass\s"),
+        "write each `server` as one of `revisions`: its `server_name` as `hosts`, its `upstream` as `pods`",
+    ),
+    (
+        "Caddy",
+        re.compile(r"^\s*reverse_proxy\s"),
+        "write each site as one of `revisions`: its address as `hosts`, the upstreams of `reverse_proxy` as `pods`",
+    ),
+    (
+        "HAProxy",
+        re.compile(r"^\s*(frontend|backend|listen)\s+\S+\s*$|^\s*mode\s+(http|tcp)\s*$"),
+        "write each `backend` as one of `revisions`: the hosts of its rule as `hosts`, its servers as `pods`",
+    ),
+)
+_OWN_LINE: Final = re.compile(r"(revisions|models|kubernetes|listen|admin)\s*:")
+_LINES_MAX: Final = 1_000
+_LINE_MAX: Final = 200
+
+
+def foreign_text_problem(text: str, name: str) -> str:
+    """Return the problem with a text that is no mapping of YAML but another program's file; empty if it is not."""
+    lines = [line[:_LINE_MAX] for line in text.splitlines()[:_LINES_MAX]]
+    if any(map(_OWN_LINE.match, lines)):
+        return ""
+    for program, pattern, advice in _TEXTS:
+        if any(map(pattern.match, lines)):
+            return f"{name}:1: this is a file of {program}: {advice} (`activator init` writes an example)"
     return ""

@@ -169,13 +169,13 @@ def _user(text: str) -> tuple[pwd.struct_passwd, int]:
     try:
         user = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except (KeyError, OverflowError):
-        raise ConfigError([f"user: {text}: there is no such user here; correct `user`"]) from None
+        raise ConfigError([f"user: {text}: this machine has no such user; name another, or create it"]) from None
     if not group:
         return user, user.pw_gid
     try:
         return user, (grp.getgrgid(int(group)) if group.isdecimal() else grp.getgrnam(group)).gr_gid
     except (KeyError, OverflowError):
-        raise ConfigError([f"user: {text}: there is no such group here; correct `user`"]) from None
+        raise ConfigError([f"user: {text}: this machine has no such group; name another, or create it"]) from None
 
 
 def owner_of(process: Process) -> tuple[int, int]:

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import yaml
 
+from activator.config.yaml_hints import yaml_hint
+
 PREFIX: Final = "ACTIVATOR_"
 # Read elsewhere: by `lb.world`, the command line and the tests.
 RESERVED: Final = frozenset(
@@ -127,7 +129,7 @@ def _parsed(
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
-        problems.append(_no_yaml(f"{name}:{line}", f"{error.problem or error.context}{_yaml_hint(text, line, error)}"))
+        problems.append(_no_yaml(f"{name}:{line}", f"{error.problem or error.context}{yaml_hint(text, line, error)}"))
         return None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: text that cannot be decoded, such as a lone surrogate
         problems.append(_no_yaml(f"{name}:1", " ".join(str(error).split())))
@@ -140,19 +142,6 @@ def _parsed(
 
 def _no_yaml(where: str, detail: str) -> str:
     return f"{where}: found text that is not YAML ({detail}), expected YAML"
-
-
-def _yaml_hint(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
-    """Return a correction, if the parser's own message has none."""
-    detail = f"{error.context} {error.problem}"
-    if "alias" in detail:
-        return "; a value that begins with * needs quotes"
-    lines = text.splitlines()[line - 2 : line]  # the parser may report the line after
-    if any("\t" in one[: len(one) - len(one.lstrip())] for one in lines):
-        return "; indent with spaces, not with tabs"
-    if any(word in detail for word in ("did not find expected", "mapping values are not allowed", "block")):
-        return "; check the indentation: the keys of a mapping begin in one column, and so do the dashes of a list"
-    return ""
 
 
 class _NoTreeError(Exception):

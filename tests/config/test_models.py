@@ -146,7 +146,7 @@ def test_beside_revisions_and_with_the_environment() -> None:
         ("models: {a: {}}", ['1: models.a: found none, expected the key "command"']),
         ('models:\n  a: "x \'y"', ["2: models.a: found a command with a quote that is not closed, expected words"]),
         ("models: {a: {command: 'x \\'}}", ["1: models.a.command: found a command with a backslash at its end"]),
-        ("models: {a: {command: x, ttl: 5}}", ['1: models.a: found the unknown key "ttl", expected one of aliases']),
+        ("models: {a: {command: x, ttl: 5}}", ['1: models.a: found the unknown key "ttl", expected "idle"']),
         ("models: {a: }", ["1: models.a: found nothing, expected text, or a mapping"]),
         ("models: [a]", ["1: models: found a list, expected a mapping"]),
         ("models: {a: {command: x, needs: {gpu: 1}}}", ["1: models.a.needs: declare the budget that it needs a part"]),

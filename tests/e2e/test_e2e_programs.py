@@ -589,8 +589,8 @@ def test_memory_beyond_the_limit_is_refused(run_activator: RunActivator) -> None
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"user": "nobody-here"}, b"there is no such user here; correct `user`"),
-        ({"user": "root:nobody-here"}, b"there is no such group here; correct `user`"),
+        ({"user": "nobody-here"}, b"this machine has no such user; name another, or create it"),
+        ({"user": "root:nobody-here"}, b"this machine has no such group; name another, or create it"),
         ({"cpus": "0,4000"}, b"there is no processor 4000 here"),
         ({"readiness": {"command": ["nothing-like-it"]}}, b"cannot start nothing-like-it: there is no such program"),
     ],

@@ -1,0 +1,78 @@
+"""What to write instead of text that is not YAML, where the parser's own message does not say it.
+
+A hint shows no value but a word with a placeholder: any other may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import yaml
+
+_QUOTED: Final = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
+_PLACEHOLDER: Final = re.compile(r"\{(?:port|socket)\}[^\s,\[\]{}]*")
+_BEGINS_VALUE: Final = re.compile(r"[,\[{]\s*|:\s+|^\s*-\s+")
+_NO_SPACE: Final = re.compile(r"^[\s-]*([A-Za-z_][\w.-]*):[^\s:/]")
+_TWO_COLONS: Final = re.compile(r"^[\s-]*([\w.-]+):\s+([^\s\"'\[{|>&*!#].*:\s.*)$")
+_OPEN_QUOTE: Final = re.compile(r"(?:^|[:\-,\[{])\s*([\"'])(?!.*\1)")
+_LINES_MAX: Final = 10  # before the error that are looked at
+_LINE_MAX: Final = 1_000  # characters that are looked at
+
+
+def yaml_hint(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
+    """Return a correction of the error in `line`, beginning with "; "; empty if the parser's message suffices."""
+    detail = f"{error.context} {error.problem}"
+    if "alias" in detail:
+        return "; a value that begins with * needs quotes"
+    before = [one[:_LINE_MAX] for one in text.splitlines()[max(line - _LINES_MAX, 0) : line]][::-1]
+    near = before[:2]  # the parser may report the line after
+    if any("\t" in one[: len(one) - len(one.lstrip())] for one in near):
+        return "; indent with spaces, not with tabs"
+    hint = next(filter(None, map(_value_in_line, near)), "") or _unclosed(before, line, error)
+    if not hint and "mapping values are not allowed" in detail:
+        hint = next(filter(None, map(_colon_in_line, near)), "")
+    if not hint and "<document start>" in detail:
+        hint = "begin the keys of the file in the first column"
+    if not hint and any(word in detail for word in ("did not find expected", "mapping values", "block")):
+        hint = "check the indentation: the keys of a mapping begin in one column, and so do the dashes of a list"
+    return f"; {hint}" if hint else ""
+
+
+def _value_in_line(line: str) -> str:
+    """Return how to write a value with a placeholder, whose brace begins a mapping in brackets and after a quote."""
+    bare = _QUOTED.sub(lambda quoted: "q" * len(quoted[0]), line)
+    found = _PLACEHOLDER.search(bare)
+    if found is None:
+        return ""
+    if not any(mark in line[: found.start()] for mark in "[{\"'"):
+        return ""  # in a line of words it needs no quotes
+    begins = [one.end() for one in _BEGINS_VALUE.finditer(bare, 0, found.start())]
+    value = line[begins[-1] if begins else 0 : found.end()].strip()
+    name = found[0][: found[0].index("}") + 1]
+    if any(one in value for one in " \t\"'"):
+        return f"write the whole text with {name} in quotes"
+    return f'a text with {name} needs quotes: write "{value}"'
+
+
+def _unclosed(before: list[str], line: int, error: yaml.MarkedYAMLError) -> str:
+    """Return which quote or bracket is not closed. `before`: the lines up to `line`, the last one first."""
+    detail, opened = f"{error.context} {error.problem}", error.context_mark
+    if opened is not None and "quoted scalar" in detail:
+        return f"the quote in line {opened.line + 1} is not closed"
+    for back, one in enumerate(before):
+        if _OPEN_QUOTE.search(_QUOTED.sub("q", one)):
+            return f"the quote in line {line - back} is not closed"
+    for kind, bracket in (("flow sequence", "["), ("flow mapping", "{")):
+        if opened is not None and kind in detail:
+            return f'the "{bracket}" in line {opened.line + 1} is not closed, or a comma is missing'
+    return ""
+
+
+def _colon_in_line(line: str) -> str:
+    match = _NO_SPACE.match(line)
+    if match is not None:
+        return f'write a space after the colon of "{match[1]}"'
+    if _TWO_COLONS.match(_QUOTED.sub("q", line)):
+        return "a text with a colon and a space needs quotes"
+    return ""
