@@ -81,10 +81,14 @@ class EditorPair(BodyEditor):
 
 @final
 class ObjectEdit:
-    """The names of removed members, and added members: names with the JSON text of their values."""
+    """The names of removed members, and added members: names with the JSON text of their values.
 
-    def __init__(self, removed: Iterable[str], added: Iterable[tuple[str, str]]) -> None:
+    With `ignores_case`, names in lower case also stand for others: some readers take `Model` for `model`.
+    """
+
+    def __init__(self, removed: Iterable[str], added: Iterable[tuple[str, str]], ignores_case: bool = False) -> None:
         pairs = dict(added)
+        self.ignores_case: bool = ignores_case
         self.names: frozenset[str] = frozenset(removed) | frozenset(pairs)
         self.plain_names: frozenset[bytes] = frozenset([name.encode() for name in self.names])
         self.name_bytes_max: i64 = _ESCAPED_BYTES_MAX * max([len(name) for name in self.names], default=0)
@@ -250,6 +254,7 @@ class ObjectEditor(BodyEditor):
         self._token = b""
 
     def _is_removed(self, token: bytes) -> bool:
-        if token in self._edit.plain_names:
-            return True
-        return b"\\" in token and (text_of(token) or "") in self._edit.names
+        edit = self._edit
+        if edit.ignores_case:
+            return (text_of(token) or "").lower() in edit.names
+        return token in edit.plain_names or (b"\\" in token and (text_of(token) or "") in edit.names)

@@ -32,6 +32,7 @@ class User:
         self.totals = totals
         revisions = spec.revisions
         self._revisions: frozenset[str] | None = None if revisions is None else frozenset(revisions)
+        self.is_limited: bool = revisions is not None  # to some revisions
 
     def may_use(self, key: str) -> bool:
         """Return True if the user may use the revision `key`, namespace/name."""

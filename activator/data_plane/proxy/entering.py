@@ -5,10 +5,11 @@ leaving.py has the ways out.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from activator.codec.http1.fields import internal_names
-from activator.codec.json_edit import EditorPair, ObjectEditor
+from activator.codec.json_edit import BodyEditor, EditorPair, ObjectEdit, ObjectEditor
 from activator.codec.message import RequestHead
 from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.filters.filter import FilterChain
@@ -19,7 +20,7 @@ from activator.data_plane.proxy.queue_place import QueuePlace
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.routing import routing_host
 from activator.data_plane.proxy.rules import HostRules
-from activator.data_plane.proxy.selection import DIGESTS, SCAN_TIMEOUT_S, Selection, is_identity
+from activator.data_plane.proxy.selection import DIGESTS, MODEL, SCAN_TIMEOUT_S, Selection, is_identity
 from activator.data_plane.proxy.tunnel import accepted_upgrades
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
@@ -75,8 +76,11 @@ def resume_routing(exchange: ProxiedExchange, selection: Selection) -> None:
         exchange.end_with_error(error)
 
 
-def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
-    """Assign the request to a revision, the first one or a fallback, and ask for a slot."""
+def enter(exchange: ProxiedExchange, throttler: RevisionThrottler, model: str = "") -> None:
+    """Assign the request to a revision, the first one or a fallback, and ask for a slot.
+
+    `model`: the one that has selected the revision, as the pod receives it.
+    """
     chain = throttler.filters
     filters = exchange.filters
     place = exchange.place = QueuePlace(exchange)
@@ -109,7 +113,9 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
             exchange.edit().set_upgrade(accepted)
     body = exchange.upload
     if body is not None:
-        if exchange.fallbacks == 0 and not (_edit_body(exchange, throttler, body) and body.assign(throttler.held)):
+        if exchange.fallbacks == 0 and not (
+            _edit_body(exchange, throttler, body, model) and body.assign(throttler.held)
+        ):
             exchange.fail(Reason.HELD_BYTES_FULL, body.refused_for)
             return
         if exchange.fallbacks != 0 and not body.move(throttler.held):
@@ -121,19 +127,25 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
     exchange.call_filters(throttler)
 
 
-def _edit_body(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody) -> bool:
+def _edit_body(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody, model: str) -> bool:
     """Begin to set and remove members of a JSON body, and then the edit of a filter.
 
     Return False if the budget does not allow it.
     """
-    edit, editor, head = throttler.object_edit, exchange.body_editor, exchange.head
-    if (edit is None and editor is None) or exchange.upgrade or not is_identity(head) or is_request_streamed(head):
-        return True
+    edit, editor, access, head = throttler.object_edit, exchange.body_editor, exchange.access, exchange.head
     if edit is not None:
-        first = ObjectEditor(edit)
-        editor = first if editor is None else EditorPair(first, editor)
+        editor = _pair(ObjectEditor(edit), editor)
+    if model and access is not None and access.user is not None and access.user.is_limited:
+        only = ObjectEdit([MODEL], [(MODEL, json.dumps(model))], ignores_case=True)
+        editor = _pair(ObjectEditor(only), editor)
+    if editor is None or exchange.upgrade or not is_identity(head) or is_request_streamed(head):
+        return True
     exchange.edit().remove(DIGESTS)
-    return editor is None or body.edit(editor)
+    return body.edit(editor)
+
+
+def _pair(first: BodyEditor, second: BodyEditor | None) -> BodyEditor:
+    return first if second is None else EditorPair(first, second)
 
 
 def _starts_nothing(head: RequestHead, throttler: RevisionThrottler) -> bool:
@@ -179,7 +191,7 @@ def _choose(selection: Selection, exchange: ProxiedExchange) -> None:
     elif not selection.rewrite(throttler, exchange.upload):
         exchange.fail(Reason.HELD_BYTES_FULL, "")
     else:
-        enter(exchange, throttler)
+        enter(exchange, throttler, selection.model(throttler))
 
 
 def _refuse_unknown(exchange: ProxiedExchange) -> None:

@@ -6,6 +6,8 @@ Rules
   2. A request that matches no rule because its model cannot be determined gets a 400, any other a 404.
   3. If an alias selected the revision and `rewrite_model` is set, the model in the body is replaced before the
      revision's budget counts the body. Content-Length is adjusted, and digests of the body are removed.
+  4. The first `model` of a body selects. For a user who may not use all revisions the others are removed, because a pod
+     may read another one (entering.py).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Final, final
 
 from activator.codec.json_field import BEYOND, FOUND, PENDING, FieldScan
 from activator.codec.message import RequestHead, ResponseHead
+from activator.config.specs import RoutingSpec
 from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.request_body import RequestBody
@@ -30,7 +33,7 @@ from activator.runtime.url_path import without_segments
 
 SCAN_BYTES_MAX: Final = 64 * KIB  # the part of a body that is scanned for the model
 SCAN_TIMEOUT_S: Final = 30.0  # how long a client may take to send them
-FIELD: Final = "model"
+MODEL: Final = "model"
 
 _SHOWN_MAX: Final = 100  # characters of a client's text in a refusal
 DIGESTS: Final = frozenset({b"content-md5", b"digest", b"content-digest", b"repr-digest"})
@@ -72,7 +75,7 @@ class Selection:
             query.model_known = True
         if self._rules.decide(query) != NEEDS_MODEL:
             return False
-        self._scan = FieldScan(FIELD, self._bytes_max)
+        self._scan = FieldScan(MODEL, self._bytes_max)
         if body is not None:
             for piece in body.pieces():
                 self._scan.feed(piece)
@@ -125,9 +128,7 @@ class Selection:
         """Replace an alias in the body with the pod's name of the model; return False if the budget has no room."""
         routing = throttler.routing
         scan = self._scan
-        if not routing.rewrite_model or body is None or scan is None or scan.state != FOUND:
-            return True
-        if scan.value not in routing.aliases or scan.value in routing.match.models:
+        if body is None or scan is None or scan.state != FOUND or not self._is_alias(routing, scan.value):
             return True
         name = json.dumps(routing.rewrite_model).encode()
         if not body.replace(scan.start, scan.end, name):
@@ -138,7 +139,19 @@ class Selection:
         self._edits.remove(DIGESTS)
         return True
 
+    def model(self, throttler: RevisionThrottler) -> str:
+        """Return the model that the pod receives, if the request's model has selected the revision; else empty."""
+        scan = self._scan
+        if scan is None or scan.state != FOUND:
+            return ""
+        return throttler.routing.rewrite_model if self._is_alias(throttler.routing, scan.value) else scan.value
+
     # --- within ---
+
+    @staticmethod
+    def _is_alias(routing: RoutingSpec, model: str) -> bool:
+        """Return True if the pod has another name for the model."""
+        return routing.rewrite_model != "" and model in routing.aliases and model not in routing.match.models
 
     def _refuse(self, scan: FieldScan | None) -> None:
         query = self._query
@@ -147,7 +160,7 @@ class Selection:
         elif query.lacks_model and self._head.has_body:
             self.reason = Reason.BAD_REQUEST
             where = f"the first {self._bytes_max} bytes of the body" if _is_beyond(scan) else "the body"
-            self.detail = f"the revision is chosen by `{FIELD}`, and {where} has no such text in its outermost object"
+            self.detail = f"the revision is chosen by `{MODEL}`, and {where} has no such text in its outermost object"
             return
         path = _shown(query.path.decode("latin-1"))
         self.detail = f"{self._head.authority.decode('latin-1')}{path}{self.detail}"

@@ -1,0 +1,76 @@
+"""A key that may not use all models: whichever of several `model` a pod reads, it is the one that was allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.http2_client import Http2Client
+from tests.e2e.http_client import ask
+from tests.e2e.pods import ScriptedPod
+from tests.e2e.running import Activator, configured
+from tests.e2e.test_e2e_routing import HOST, echo, post
+
+KEYS = [{"name": "alice", "key": "alices-key"}, {"name": "bob", "key": "bobs-key", "revisions": ["qwen"]}]
+BOB = "Authorization: Bearer bobs-key\r\n"
+ALICE = "Authorization: Bearer alices-key\r\n"
+BODIES = [
+    '{"model":"qwen","model":"gemma","n":1}',
+    '{"mod\\u0065l":"qwen","n":1,"model":"gemma"}',
+    '{"model":"qwen","n":1,"Model":"gemma"}',
+    '{"model":"qwen","n":1,"mod\\u0045l":"gemma"}',
+    '{"n":1,"model":"qwen","model":{"a":1}}',
+    '{"n":1,"model":"q","model":"gemma"}',
+]
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def shared(request: Any, run_shared_activator: RunActivator) -> Iterator[Activator]:
+    """Two models of one pod, one of which Bob may use, also by an alias."""
+    with ScriptedPod(echo) as pod:
+        revisions = [
+            {"name": name, "hosts": [HOST], "match": {"json": {"model": [name]}}, "pods": [pod.address]}
+            for name in ("qwen", "gemma")
+        ]
+        revisions[0] |= {"aliases": ["q"], "rewrite_model": "qwen"}
+        yield run_shared_activator(configured(revisions, keys=KEYS, workers=request.param))
+
+
+def models_in(body: str) -> list[object]:
+    pairs: list[tuple[str, object]] = json.loads(body, object_pairs_hook=list)
+    return [value for name, value in pairs if name.lower() == "model"]
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("body", BODIES)
+def test_a_pod_reads_the_model_that_was_allowed(shared: Activator, body: str, framing: str) -> None:
+    answer = ask(shared.address, post(body.encode(), framing=framing, headers=BOB))
+    seen = json.loads(answer.body)
+    assert answer.status == 200 and models_in(seen["body"]) == ["qwen"]
+    assert json.loads(seen["body"])["n"] == 1
+    assert seen["length"] in ([], [str(len(seen["body"]))])
+
+
+def test_another_model_beyond_what_is_scanned(shared: Activator) -> None:
+    """The first 64 KiB select; the rest comes when the request is already at the pod."""
+    with Http2Client(shared.address, authority=HOST) as client:
+        number = client.begin("/v1/x", "POST", headers=[("authorization", "Bearer bobs-key")], end=False)
+        client.send(number, b'{"model":"qwen","a":"' + b"x" * 200_000)
+        client.send(number, b'","model":"gemma","n":1}', end=True)
+        client.answer(number)
+        seen = json.loads(client.replies[number].body)
+    assert models_in(seen["body"]) == ["qwen"] and seen["body"].endswith('x","n":1}')
+
+
+def test_what_bob_may_not_use(shared: Activator) -> None:
+    for body in (b'{"model":"gemma"}', b'{"model":"gemma","model":"qwen"}'):
+        assert ask(shared.address, post(body, headers=BOB)).status == 403
+
+
+@pytest.mark.parametrize("body", BODIES[:5])
+def test_one_who_may_use_all_sends_what_she_likes(shared: Activator, body: str) -> None:
+    assert json.loads(ask(shared.address, post(body.encode(), headers=ALICE)).body)["body"] == body
