@@ -12,7 +12,7 @@ from tests.e2e.conftest import RunActivator
 from tests.e2e.handover_clients import next_id
 from tests.e2e.handover_machine import Machine, settings
 from tests.e2e.http_client import Client
-from tests.e2e.running import cli
+from tests.e2e.running import cli, eventually
 from tests.sources import ROOT
 
 OTHER = "9.9.9"
@@ -92,7 +92,7 @@ def test_a_version_that_does_not_understand_this_one(installed: Installed, machi
     assert done.code == 1
     assert f"version {OTHER} cannot take over from version" in done.errors
     assert "restart the activator" in done.errors
-    assert machine.newest() == old
+    eventually(lambda: machine.newest() == old, "the refused process has ended")
     assert machine.pid() == program
     _end(machine)
 

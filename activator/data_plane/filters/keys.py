@@ -10,7 +10,6 @@ Rules
   4. A request that may not use its revision is quiet (`Exchange.is_quiet`): it starts no pod and is no load.
   5. Rights are those of the time at which the revision is known: a reload may have changed them since the arrival.
   6. Without a key, routes and models that exist look like others (proxy/entering.py).
-  7. Responses to paths below /v1/ are errors in the form of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import json
 from collections.abc import Iterable
 from typing import Final, final
 
@@ -31,7 +29,6 @@ from activator.config.specs import UserSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.headers.edits import FieldEdit, removal
-from activator.data_plane.headers.grpc import is_grpc
 from activator.data_plane.users import Access, User, UserTotals
 from activator.runtime.reasons import Reason
 
@@ -48,10 +45,6 @@ _X: Final = ord("x") & 31
 _WITHOUT_AUTHORIZATION: Final = removal(frozenset([_AUTHORIZATION]))
 _WITHOUT_API_KEY: Final = removal(_API_KEYS)
 _CHALLENGE: Final = (b"WWW-Authenticate", b'Bearer realm="activator", Basic realm="activator"')
-_CODES: Final = {
-    Reason.KEY_REQUIRED: ("invalid_request_error", "invalid_api_key"),
-    Reason.KEY_NOT_ALLOWED: ("permission_error", "model_not_allowed"),
-}
 
 
 @final
@@ -107,17 +100,8 @@ class Keys(Filter):
             user.totals.requests += 1
 
     def on_failure(self, request: Exchange, failure: Failure) -> None:
-        codes = _CODES.get(failure.reason)
-        if codes is None:
-            return
         if failure.reason is Reason.KEY_REQUIRED:
             failure.fields = [*failure.fields, _CHALLENGE]
-        if request.head.target.startswith(b"/v1/") and not is_grpc(request.head):
-            kind, code = codes
-            sentence = failure.reason.sentence + (f": {failure.detail}" if failure.detail else "")
-            error = {"error": {"message": sentence, "type": kind, "param": None, "code": code}}
-            failure.text = json.dumps(error).encode()
-            failure.content_type = b"application/json"
 
     # --- within ---
 

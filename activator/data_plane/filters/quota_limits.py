@@ -12,7 +12,6 @@ Rules
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Final, final
 
@@ -21,6 +20,7 @@ from activator.codec.token_bounds import response_bound
 from activator.config.specs import QuotaSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
+from activator.data_plane.filters.openai_errors import is_api, shape
 from activator.data_plane.filters.record import count_tokens
 from activator.data_plane.headers.grpc import is_grpc
 from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN
@@ -95,12 +95,8 @@ class QuotaLimits(Filter):
         failure.retry_after_s = max(math.ceil(decision.wait_s), 1)
         if failure.reason is Reason.QUOTA_EXCEEDED:
             failure.fields = [*failure.fields, *_figures(asked.quota.spec, decision)]
-        if request.head.target.startswith(b"/v1/") and not is_grpc(request.head):
-            sentence = f"{failure.reason.sentence}: {failure.detail}"
-            kind = "tokens" if decision.limit == TOKENS else "requests"
-            error = {"message": sentence, "type": kind, "param": None, "code": "rate_limit_exceeded"}
-            failure.text = json.dumps({"error": error}).encode()
-            failure.content_type = b"application/json"
+        if decision.limit == TOKENS and is_api(request.head):
+            shape(failure, "tokens")
 
     def on_end(self, request: Exchange) -> None:
         asked = _asked_of(request)

@@ -171,7 +171,7 @@ def _route_by(rules: HostRules, exchange: ProxiedExchange) -> None:
         _refuse(exchange, Reason.KEY_NOT_ALLOWED if access.has_key else Reason.KEY_REQUIRED, "")
         return
     selection = Selection(rules, exchange.head, exchange.edit(), exchange.context.bodies.held_body_bytes)
-    answer = selection.list_of_models(access)
+    answer = selection.list_of_models(access, exchange.time())
     if answer is not None:
         exchange.respond(answer[0], answer[1])
         return

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from activator.data_plane.filters.filter import Failure
+from activator.data_plane.filters.openai_errors import is_api, shape
 from activator.data_plane.phases import ANSWERING, CONNECTING, DELIVERING, ROUTING, TUNNEL, WAITING
 from activator.data_plane.proxy.entering import enter
 from activator.data_plane.proxy.own_answers import retry_after_s, send_refusal
 from activator.data_plane.proxy.queue_place import QueuePlace
 from activator.data_plane.proxy.retry_policy import forget_revision, may_fall_back
+from activator.data_plane.proxy.routing import routing_host
 from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
@@ -125,7 +127,17 @@ def refuse(exchange: ProxiedExchange, reason: Reason, detail: str, may_fall_back
     failure = Failure(reason, detail, retry_after_s(reason, throttler), may_fall_back)
     if exchange.filters is not None and exchange.filters.take_over(failure):
         return
+    if not failure.text and is_api(exchange.head) and _serves_models(exchange, reason):
+        shape(failure)
     exchange.status = reason.status
     exchange.end(False, True)
     waiting = throttler.queue.waiting() if throttler is not None and reason in _SENDS_QUEUE_LENGTH else -1
     send_refusal(client, exchange.head, failure, waiting)
+
+
+def _serves_models(exchange: ProxiedExchange, reason: Reason) -> bool:
+    """Return True if keys are required, or models select the revisions of the request's host."""
+    if exchange.access is not None or reason is Reason.KEY_REQUIRED:
+        return True
+    rules = exchange.context.router.rules_of(routing_host(exchange.head))
+    return rules is not None and len(rules.lists(None)) > 0

@@ -5,42 +5,98 @@ Rules
   2. A list exists only if there are names: at `/v1/models` in the format of OpenAI's API, and at `/api/tags` in that of
      Ollama; a single model is at `/v1/models/NAME`. If `strip_path` is set for a revision, all are below its path.
   3. Fields that the activator cannot know (size, family, digest) are present and empty, because clients require them.
+  4. In the format of OpenAI each model has the `status` that llama.cpp's router reports: `loaded` if a pod is ready,
+     `loading`, `failed` or `unloaded`. Only this is made anew for each request.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, final
 from urllib.parse import quote
 
-from activator.config.specs import RevisionSpec
+from activator.data_plane.throttle.revision import RevisionThrottler
+from lb.tracker import PENDING
 
 OPENAI_PATH: Final = b"/v1/models"
 OLLAMA_PATH: Final = b"/api/tags"
 
 
-def lists_of(specs: Iterable[RevisionSpec]) -> dict[bytes, bytes]:
-    """Return the response bodies by path; models are in the order of the file, each name once."""
-    names: dict[bytes, dict[str, str]] = {}  # path prefix -> model name -> namespace of the first revision that has it
-    for spec in specs:
-        routing = spec.routing
+_STATUS: Final = b',"status":{"value":"%b"}}'
+
+
+@final
+class _Model:
+    """A model, and the revisions that serve it."""
+
+    def __init__(self, name: str, revision: RevisionThrottler) -> None:
+        self.text = _json(_openai(name, revision.spec.key.partition("/")[0]))[:-1]
+        self.revisions = [revision]
+
+    def shown(self, now_s: float) -> bytes:
+        """Return the model in the format of OpenAI's API."""
+        return self.text + _STATUS % max((_state(one, now_s) for one in self.revisions), key=_STATES.index)
+
+
+@final
+class ModelList:
+    """A response. It has the status of `models` if there are any; otherwise it is `text`."""
+
+    def __init__(self, text: bytes, models: Sequence[_Model] = (), is_list: bool = False) -> None:
+        self._text = text
+        self._models = models
+        self._is_list = is_list
+
+    def body(self, now_s: float) -> bytes:
+        """Return the body of the response."""
+        shown = b",".join([model.shown(now_s) for model in self._models])
+        if self._is_list:
+            return b'{"object":"list","data":[%b]}' % shown
+        return shown or self._text
+
+
+def lists_of(revisions: Sequence[RevisionThrottler]) -> dict[bytes, ModelList]:
+    """Return the lists by path; models are in the order of the file, each name once."""
+    names: dict[bytes, dict[str, _Model]] = {}  # path prefix -> name of a model
+    for revision in revisions:
+        routing = revision.spec.routing
         match = routing.match
-        before = match.path.encode("latin-1") if match.strip_path else b""
+        listed = names.setdefault(match.path.encode("latin-1") if match.strip_path else b"", {})
         for name in (*match.models, *routing.aliases):
-            if not name.endswith("*"):
-                names.setdefault(before, {}).setdefault(name, spec.key.partition("/")[0])
-    found: dict[bytes, bytes] = {}
+            if name in listed:
+                listed[name].revisions.append(revision)
+            elif not name.endswith("*"):
+                listed[name] = _Model(name, revision)
+    found: dict[bytes, ModelList] = {}
     for before, listed in names.items():
-        found[before + OPENAI_PATH] = _body({"object": "list", "data": [_openai(*one) for one in listed.items()]})
-        for name, owner in listed.items():
+        if not listed:
+            continue
+        found[before + OPENAI_PATH] = ModelList(b"", list(listed.values()), is_list=True)
+        for name, model in listed.items():
             for text in (name, quote(name), quote(name, safe="")):
-                found[before + OPENAI_PATH + b"/" + text.encode()] = _body(_openai(name, owner))
-        found[before + OLLAMA_PATH] = _body({"models": [_ollama(name) for name in listed]})
+                found[before + OPENAI_PATH + b"/" + text.encode()] = ModelList(b"", [model])
+        found[before + OLLAMA_PATH] = ModelList(_json({"models": [_ollama(name) for name in listed]}))
     return found
 
 
-def _body(answer: dict[str, Any]) -> bytes:
+_STATES: Final = (b"unloaded", b"failed", b"loading", b"loaded")  # of several revisions the last one counts
+
+
+def _state(revision: RevisionThrottler, now_s: float) -> bytes:
+    """Return the state of a revision, as this worker knows it."""
+    table, queue = revision.table, revision.queue
+    if table.capacity > 0:
+        return b"loaded"
+    if queue.failure is not None:
+        return b"failed"
+    is_starting = queue.start_progress(now_s)[0] > 0.0
+    if is_starting or any(tracker.state == PENDING for tracker in table.slots[: table.length]):
+        return b"loading"
+    return b"unloaded"
+
+
+def _json(answer: dict[str, Any]) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode()
 
 

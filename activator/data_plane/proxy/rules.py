@@ -19,7 +19,7 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.message import Fields, RequestHead
-from activator.data_plane.proxy.model_lists import lists_of
+from activator.data_plane.proxy.model_lists import ModelList, lists_of
 from activator.data_plane.proxy.split import Split
 from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -242,7 +242,7 @@ class HostRules:
         self.has_paths: bool = self._longest > 0 or (parent is not None and parent.has_paths)
         self.throttlers: list[RevisionThrottler] = [*throttlers, *(parent.throttlers if parent is not None else [])]
         # By the users of a request, () if no keys are required:
-        self._lists: dict[tuple[User, ...], dict[bytes, bytes]] = {}
+        self._lists: dict[tuple[User, ...], dict[bytes, ModelList]] = {}
         self._allowed: dict[tuple[User, ...], bool] = {}  # True if they may use any revision
 
     def decide(self, query: RouteQuery) -> i64:
@@ -271,12 +271,12 @@ class HostRules:
             return False
         return self._parent is None or self._parent.same_prefixes(path, other)
 
-    def lists(self, access: Access | None) -> dict[bytes, bytes]:
+    def lists(self, access: Access | None) -> dict[bytes, ModelList]:
         """Return the lists of models by path, of those that a request may use; they are built on first use."""
         users: tuple[User, ...] = () if access is None else access.users
         lists = self._lists.get(users)
         if lists is None:
-            allowed = [one.spec for one in self.throttlers if access is None or access.allows(one.key)]
+            allowed = [one for one in self.throttlers if access is None or access.allows(one.key)]
             if len(self._lists) >= LISTS_MAX:
                 self._lists.clear()
             lists = self._lists[users] = lists_of(allowed)

@@ -58,12 +58,15 @@ class Selection:
         self.reason: Reason = Reason.NO_ROUTE
         self.detail: str = ""
 
-    def list_of_models(self, access: Access | None) -> tuple[ResponseHead, bytes] | None:
+    def list_of_models(self, access: Access | None, now_s: float) -> tuple[ResponseHead, bytes] | None:
         """Return the list of models that the request may use, if it asks for it."""
         if self._head.method not in _READS:
             return None
-        body = self._rules.lists(access).get(self._query.path)
-        return None if body is None else (json_head(len(body)), body)
+        found = self._rules.lists(access).get(self._query.path)
+        if found is None:
+            return None
+        body = found.body(now_s)
+        return json_head(len(body)), body
 
     def begin(self, body: RequestBody | None, is_whole: bool) -> bool:
         """Search with the part of the request that has arrived; return True if more of its body is needed."""

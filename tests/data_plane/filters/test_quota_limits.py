@@ -366,7 +366,7 @@ def test_without_a_decision_the_request_is_refused() -> None:
     owned.world.clock.pass_time(MEMBER_TICK_S)
     owned.quotas.tick()
     assert (client.status, client.reason, client.fields["retry-after"]) == (503, "quota_unknown", "1")
-    assert json.loads(client.body)["error"]["code"] == "rate_limit_exceeded"
+    assert json.loads(client.body)["error"]["code"] == "quota_unknown"
     owned.world.check_idle()
 
 

@@ -26,6 +26,7 @@ from activator.runtime.url_path import for_comparison, is_plain, normal_prefix, 
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
+from lb.tracker import NOT_READY, PENDING, READY
 from tests.data_plane.proxy.proxy_fakes import Client, request_head
 from tests.data_plane.throttle.throttle_fakes import Heard
 from tests.manual_clock import ManualClock
@@ -437,17 +438,13 @@ def test_revisions_of_one_rule_share_it_and_one_that_is_alone_takes_all() -> Non
 
 
 def test_lists_of_models() -> None:
-    hosts = ("h",)
-    first = RoutingSpec(hosts, match=MatchSpec(models=("llama-3", "llama-*")), aliases=("gpt-4o", "org/m"))
-    second = RoutingSpec(hosts, match=MatchSpec(path="/b", strip_path=True, models=("qwen", "llama-3")))
-    third = RoutingSpec(hosts, match=MatchSpec(path="/c", models=("gemma", "llama-3")))
-    specs = [
-        RevisionSpec("ns/a", routing=first),
-        RevisionSpec("other/b", routing=second),
-        RevisionSpec("ns/c", routing=third),
-        RevisionSpec("ns/d", routing=RoutingSpec(hosts)),
+    revisions = [
+        throttler("a", "h", match=MatchSpec(models=("llama-3", "llama-*")), aliases=("gpt-4o", "org/m")),
+        throttler("b", "h", match=MatchSpec(path="/b", strip_path=True, models=("qwen", "llama-3"))),
+        throttler("c", "h", match=MatchSpec(path="/c", models=("gemma", "llama-3"))),
+        throttler("d", "h"),
     ]
-    found = {path: json.loads(body) for path, body in lists_of(specs).items()}
+    found = {path: json.loads(one.body(0.0)) for path, one in lists_of(revisions).items()}
     assert {path for path in found if b"/models/" not in path} == {
         b"/v1/models", b"/api/tags", b"/b/v1/models", b"/b/api/tags",
     }  # fmt: skip
@@ -462,4 +459,27 @@ def test_lists_of_models() -> None:
     ]
     assert [one["id"] for one in found[b"/b/v1/models"]["data"]] == ["qwen", "llama-3"]
     assert all(one["name"] == one["model"] for one in found[b"/api/tags"]["models"])
-    assert lists_of(specs[3:]) == {}
+    assert lists_of(revisions[3:]) == {}
+
+
+def test_the_status_of_a_model_is_that_of_its_best_revision() -> None:
+    first, second = (throttler(key, "h", match=MatchSpec(path=f"/{key}", models=("m",))) for key in "ab")
+    lists = lists_of([first, second])
+
+    def status() -> str:
+        listed = json.loads(lists[b"/v1/models"].body(5.0))["data"]
+        assert listed == [json.loads(lists[b"/v1/models/m"].body(5.0))]
+        found: str = listed[0]["status"]["value"]
+        return found
+
+    assert status() == "unloaded"
+    first.queue.take_over_failure("it ended", 1.0)
+    assert status() == "failed"
+    pod = second.table.add("p", "127.0.0.1:1", 1, PENDING)
+    assert pod is not None and status() == "loading"
+    second.table.set_state(pod, READY)
+    assert status() == "loaded"
+    second.table.set_state(pod, NOT_READY)
+    assert status() == "failed"
+    first.queue.take_over_failure("", 0.0)
+    assert status() == "unloaded"
