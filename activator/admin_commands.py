@@ -225,7 +225,7 @@ def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _status(options: argparse.Namespace, command: list[str] | None) -> int:
-    from activator.admin.status import table, watch, why
+    from activator.admin.status import console_of, table, watch, why
 
     ask_admin = _admin_of(options)
     path = "/debug/revisions"
@@ -234,10 +234,7 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
     if options.watch and not options.json:
         from threading import Event
 
-        from rich.console import Console
-
-        console = Console()
-        watch(lambda: ask_admin("GET", path), lambda: not Event().wait(1.0), console)
+        watch(lambda: ask_admin("GET", path), lambda: not Event().wait(1.0), console_of())
         return 0
     answer = ask_admin("GET", path)
     if options.name and not json.loads(answer)["revisions"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 from rich.console import Console, Group
@@ -16,10 +16,15 @@ from rich.text import Text
 WIDTH_MAX: Final = 1_000  # columns
 
 
+def console_of(file: IO[str] | None = None) -> Console:
+    """Return a console that prints texts as they are: `[fd00::1]:80` and `:80:` are no markup and no emoji."""
+    return Console(file=file, markup=False, emoji=False)
+
+
 def table(answer: bytes) -> str:
     """Return the tables as text, in the width of the terminal or, if they need more, in theirs: nothing is cut."""
     parts = shown(answer)
-    console = Console(file=io.StringIO())
+    console = console_of(io.StringIO())
     tables = [one for one in getattr(parts, "renderables", []) if isinstance(one, Table)]
     wide = console.options.update(width=WIDTH_MAX)
     console.width = max(console.width, *(Measurement.get(console, wide, one).maximum for one in tables), 0)

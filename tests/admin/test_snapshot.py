@@ -131,6 +131,15 @@ def test_addresses_are_never_cut_however_narrow_the_terminal_is(monkeypatch: pyt
     assert "a-pod-with-a-rather-long-name-of-its-own-7f9c" in table(answer(joined))
 
 
+@pytest.mark.parametrize("address", ["[fd00::a]:80", "[fe80::1%eth0]:80", "[::1]:80", "[bold]:80", "a:smile:80"])
+def test_a_text_is_printed_as_it_is(address: str) -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen(address, PodStatus.PENDING, address=address))
+    assert address in table(answer(joined))
+    reason = f"it listens on {address} only [/usr/bin/x]"
+    assert reason in table(answer(joined, {address: Failing(0.0, reason)}))
+
+
 def test_what_clients_have_open() -> None:
     joined = Joined()
     joined.do(RevisionSet(replace(SPEC, connection=ConnectionSpec(protocol="h2c"))), seen("p1"))

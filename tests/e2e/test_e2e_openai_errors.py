@@ -55,12 +55,7 @@ def test_errors(activator: Activator) -> None:
     single = ask(activator.address, request("/v1/models/nope", host="m.test"))
     for answer, status, kind, code in (
         (chat(activator, '{"model":"nope"}'), 404, "invalid_request_error", "model_not_found"),
-        (
-            ask(activator.address, request("/v1/models/nope", host="m.test")),
-            404,
-            "invalid_request_error",
-            "model_not_found",
-        ),
+        (single, 404, "invalid_request_error", "model_not_found"),
         (chat(activator, '{"n":1}'), 400, "invalid_request_error", "bad_request"),
         (chat(activator, '{"model":"x"}', "/vllm" + CHAT), 404, "invalid_request_error", "model_not_found"),
         (chat(activator, '{"model":"ends"}'), 503, "server_error", "revision_failed"),
