@@ -5,7 +5,8 @@ Rules
      its last member. One with its own `stream_options` is not changed: if they lack `include_usage`, some servers
      report and others do not.
   2. The event is one with an object in one line `data:`, which has an empty list `choices` and an object `usage` (the
-     name without escapes). It is removed with the empty line that ends it.
+     name without escapes). It is removed with the empty line that ends it. If it has more than a report, as `timings`
+     of llama.cpp, which come in another event without the option, only `usage` is removed.
   3. Only an event that may still be this one is held back, up to EVENT_BYTES_MAX; a longer one is passed on. Whatever
      the pieces are, the result is the same, and each byte is read a bounded number of times.
   4. An event that the end of the stream cuts off counts as if an empty line followed.
@@ -19,7 +20,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from activator.codec.json_edit import BodyEditor
+from activator.codec.json_edit import BodyEditor, ObjectEdit, ObjectEditor
 from activator.codec.json_members import ANY, EMPTY_LIST, ENDED, MISMATCH, NO_OBJECT, OBJECT, OPEN, TRUE, MemberWalk
 from activator.runtime.units import KIB
 
@@ -28,9 +29,14 @@ EVENT_BYTES_MAX: Final = 4 * KIB  # tokens of a longer report are not counted ei
 _OPTION: Final = b',"stream_options":{"include_usage":true}'
 _OF_REQUEST: Final = {"stream": ANY, "stream_options": ANY}
 _OF_EVENT: Final = {"choices": EMPTY_LIST, "usage": OBJECT}
+# A client that did not ask for the report misses nothing if the event has no other members.
+_REPORT_MEMBERS: Final = frozenset(
+    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "obfuscation"}
+)
+_WITHOUT_USAGE: Final = ObjectEdit(["usage"], ())
 _DATA: Final = b"data:"
 _USAGE: Final = b'"usage"'
-_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
+_LINE_END: Final = re.compile(rb"(\r\n|\r|\n)")
 _LF: Final = 0x0A
 _CR: Final = 0x0D
 _COLON: Final = 0x3A
@@ -105,9 +111,9 @@ class UsageEventRemoval:
 
     def finish(self) -> bytes:
         """Return the rest of a stream that ends within an event."""
-        is_report = not self._passes and self._is_report(b"")
+        rest = None if self._passes else self._without_report(b"")
         held, self._held = self._held, b""
-        return b"" if is_report else held
+        return held if rest is None else rest
 
     # --- internals ---
 
@@ -159,11 +165,14 @@ class UsageEventRemoval:
         self._kind = _START
         self._name = b""
         self._line_feed = _KEEP
-        if is_end and not self._passes and self._is_report(data[self._event : end]):
+        rest = self._without_report(data[self._event : end]) if is_end and not self._passes else None
+        if rest is not None:
             self._written.append(data[self._start : self._event])
+            if rest:
+                self._written.append(rest + data[end:pos])
             self._held = b""
             self._start = pos
-            self._line_feed = _DROP
+            self._line_feed = _PASS if rest else _DROP
             self._begin_event(pos)
         elif is_end or self._in_comment:
             self._release()
@@ -199,19 +208,27 @@ class UsageEventRemoval:
             self._held += data[event:]
         return written[0] if len(written) == 1 else b"".join(written)
 
-    def _is_report(self, text: bytes) -> bool:
-        """Return True if the event that ends with `text` is a report."""
+    def _without_report(self, text: bytes) -> bytes | None:
+        """Return what is left of the event that ends with `text`, mostly nothing; None if it is not a report."""
         walk = self._walk
         if walk.state != ENDED or len(walk.kinds) != len(_OF_EVENT) or len(self._held) + len(text) > EVENT_BYTES_MAX:
-            return False
-        (data,) = [line for line in _LINE_END.split(self._held + text) if line.startswith(_DATA)]
+            return None
+        parts = _LINE_END.split(self._held + text)  # lines, and between them their ends
+        (place,) = [number for number, line in enumerate(parts) if line.startswith(_DATA)]
+        data = parts[place]
         if _USAGE not in data:
-            return False
+            return None
         try:
             event = json.loads(data[len(_DATA) :].decode())
         except (ValueError, RecursionError):
-            return False
-        return isinstance(event, dict) and event.get("choices") == [] and isinstance(event.get("usage"), dict)
+            return None
+        if not isinstance(event, dict) or event.get("choices") != [] or not isinstance(event.get("usage"), dict):
+            return None
+        if event.keys() <= _REPORT_MEMBERS:
+            return b""
+        editor = ObjectEditor(_WITHOUT_USAGE)
+        parts[place] = _DATA + editor.feed(data[len(_DATA) :]) + editor.finish()
+        return b"".join(parts)
 
 
 @final
