@@ -25,7 +25,7 @@ from activator.data_plane.filters.record import count_tokens
 from activator.data_plane.headers.grpc import is_grpc
 from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN
 from activator.data_plane.quotas.messages import Decision
-from activator.data_plane.quotas.quota import Asked, Quota
+from activator.data_plane.quotas.quota import Asked
 from activator.data_plane.quotas.quotas import ASK_MAX_S, Quotas
 from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason
@@ -56,28 +56,29 @@ class QuotaLimits(Filter):
         asked = _asked_of(request)
         if asked is not None:
             if asked.decision is not None and asked.decision.limit != ADMITTED:
-                _refuse(request, asked.quota, asked.decision)  # another filter has sent it to another revision
+                _refuse(request, asked, asked.decision)  # another filter has sent it to another revision
             return
         access = request.access
         user = None if access is None else access.user
         quota = None if user is None else self._quotas.find(user.name)
         if quota is None:
             return
-        tokens = 0
+        prompt = response = 0
         if quota.spec.tokens and request.head.method == b"POST":
             # A request that will be rejected is not gathered, because that would start a pod.
             if _is_read(request) and not self._quotas.is_exhausted(quota) and not request.gather(READ_BYTES):
                 return  # called again with the body
-            tokens = _reserved(request, quota.spec)
+            prompt, response = _reserved(request, quota.spec)
         if request.over:
             return
-        asked = request.admission = self._quotas.ask(quota, tokens)
+        asked = request.admission = self._quotas.ask(quota, prompt + response)
+        asked.prompt_tokens = prompt
         if asked.decision is None:
             hold = request.hold(HOLD_S)
             made = asked
             asked.decided = lambda: _decided(request, made, hold)
         elif asked.decision.limit != ADMITTED:
-            _refuse(request, quota, asked.decision)
+            _refuse(request, asked, asked.decision)
 
     def on_response(self, request: Exchange, head: ResponseHead) -> None:
         asked = _asked_of(request)
@@ -102,7 +103,7 @@ class QuotaLimits(Filter):
         asked = _asked_of(request)
         if asked is not None:
             request.admission = None
-            self._quotas.end(asked, _taken(request, asked.tokens))
+            self._quotas.end(asked, _taken(request, asked))
 
 
 def _asked_of(request: Exchange) -> Asked | None:
@@ -118,15 +119,20 @@ def _decided(request: Exchange, asked: Asked, hold: int) -> None:
     if decision.limit == ADMITTED:
         request.proceed(hold)
     else:
-        _refuse(request, asked.quota, decision)
+        _refuse(request, asked, decision)
 
 
 def _is_read(request: Exchange) -> bool:
     """Return True if the body is searched for a bound: it is short, and its client sends it without a response."""
-    return 0 < request.head.content_length <= READ_BYTES and not request.upgrade and not is_grpc(request.head)
+    head = request.head
+    if request.upgrade or is_grpc(head):
+        return False
+    if head.content_length < 0:
+        return head.has_body and (head.headers.get(b"content-type") or b"").lower().startswith(b"application/json")
+    return 0 < head.content_length <= READ_BYTES
 
 
-def _taken(request: Exchange, reserved: int) -> int:
+def _taken(request: Exchange, asked: Asked) -> int:
     """Return the tokens that a request has taken (rule 1)."""
     usage = request.usage
     tokens = None if usage is None else usage.tokens
@@ -138,30 +144,29 @@ def _taken(request: Exchange, reserved: int) -> int:
         return max(reported, prompt + usage.events)
     if not 0 < request.status < 400:
         return reported
-    if request.head.content_length < 0:  # the size of the prompt was not known
-        reserved += prompt
-    return max(reported, reserved)
+    return max(reported, asked.tokens + max(prompt - asked.prompt_tokens, 0))  # its size may not have been known
 
 
-def _reserved(request: Exchange, spec: QuotaSpec) -> int:
-    """Return the tokens to reserve for a request, whose body has been received as far as it was asked for."""
+def _reserved(request: Exchange, spec: QuotaSpec) -> tuple[int, int]:
+    """Return the tokens to reserve for a prompt and its response; the body has been received as far as asked for."""
     body = request.body() if _is_read(request) and request.request_done else None
     bound = None if body is None else response_bound(body)
-    prompt = max(request.head.content_length, 0) // PROMPT_BYTES_PER_TOKEN
-    return prompt + (spec.response_tokens if bound is None else bound)
+    size = request.head.content_length if body is None else len(body)
+    return max(size, 0) // PROMPT_BYTES_PER_TOKEN, spec.response_tokens if bound is None else bound
 
 
-def _refuse(request: Exchange, quota: Quota, decision: Decision) -> None:
+def _refuse(request: Exchange, asked: Asked, decision: Decision) -> None:
     if decision.limit == UNKNOWN:
         request.fail(Reason.QUOTA_UNKNOWN, "")
         return
-    spec = quota.spec
+    spec = asked.quota.spec
     if decision.limit == CONCURRENCY:
         detail = f"{spec.concurrency} at the same time"
     elif decision.limit == REQUESTS:
         detail = f"{spec.requests} requests per {_period(spec.requests_period_s)}"
     else:
-        detail = f"{spec.tokens} tokens per {_period(spec.tokens_period_s)}"
+        detail = f"{spec.tokens} tokens per {_period(spec.tokens_period_s)}, of which {decision.tokens_left} are left"
+        detail += f"; this request reserves {asked.tokens} (its prompt and `max_tokens`)"
     request.fail(Reason.QUOTA_EXCEEDED, detail)
 
 

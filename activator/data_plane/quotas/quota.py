@@ -20,6 +20,7 @@ class Asked(Admission):
         self.quota = quota
         self.number = number
         self.tokens = tokens  # reserved for it
+        self.prompt_tokens: int = 0  # the part of them for its prompt
         self.asked_s = asked_s
         self.decision: Decision | None = None
         self.decided: Callable[[], None] | None = None

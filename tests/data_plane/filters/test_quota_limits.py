@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -254,6 +255,38 @@ def test_a_body_of_unknown_size_is_counted_at_its_end() -> None:
     assert tokens_left(quotas) == 700
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_json_of_unknown_size_is_read(is_whole: bool) -> None:
+    """Chunked, or in frames of HTTP/2; without a report it counts as reserved, and its prompt by its size."""
+    world, quotas = shared({"held_bytes": 10_000, "held_body_bytes": 5_000}, tokens="9000/day", response_tokens=100)
+    world.pod(limit=5)
+    head = request_head("POST", chunked=True, X_Api_Key=ALICE, Content_Type="application/json; charset=utf-8")
+    exchange = world.proxy.open(head, Client())
+    exchange.begin()
+    assert tokens_left(quotas) == 9000, "it is gathered"
+    body = body_of(max_tokens=800) + b" " * (100 if is_whole else 5_000)
+    exchange.request_body(body)
+    if is_whole:
+        exchange.request_end([])
+    world.clock.turn()
+    assert tokens_left(quotas) == (9000 - 800 - len(body) // 4 if is_whole else 9000 - 100)
+    if not is_whole:
+        exchange.request_end([])
+    reply(exchange, 200, b"text", "text/plain")
+    assert tokens_left(quotas) == 9000 - (800 if is_whole else 100) - len(body) // 4
+
+
+def test_a_refusal_says_how_much_was_asked_for() -> None:
+    world, _ = shared({"held_bytes": 10_000, "held_body_bytes": 5_000}, tokens="1000/day")
+    world.pod(limit=5)
+    exchange, _ = send(world, body_of(max_tokens=5))
+    _, client = send(world, body_of(max_tokens=1_000_000))
+    assert client.status == 429 and int(client.fields["retry-after"]) > 1
+    words = rb"1000 tokens per day, of which 9\d\d are left; this request reserves 1000 \(its prompt and `max_tokens`\)"
+    assert re.search(words, client.body)
+    exchange.client_gone()
+
+
 def test_grpc_is_not_gathered() -> None:
     world, _ = shared(tokens="1000/day")
     pool = world.pod()
@@ -380,8 +413,16 @@ def test_without_a_decision_the_request_is_refused() -> None:
         (b'{"max_tokens": 0, "n": -3}', 0),
         (b'{"max_output_tokens": 5}', 5),
         (b'{"n_predict": -1}', None),
-        (b'{"max_tokens": 5.5}', None),
-        (b'{"max_tokens": "5"}', None),
+        (b'{"max_tokens": 5.5}', 6),
+        (b'{"max_tokens": 800.0}', 800),
+        (b'{"max_tokens": "5"}', 5),
+        (b'{"max_tokens": "five"}', None),
+        (b'{"max_tokens": 800, "n_predict": "x", "best_of": [2]}', 800),
+        (b'{"max_tokens": 800, "n": {"a": 1}}', 800),
+        (b'{"max_tokens": 1e400}', None),
+        (b'\xef\xbb\xbf{"max_tokens": 5}', 5),
+        (b'{"options": {"num_predict": 42, "seed": 1}}', 42),
+        (b'{"options": [1], "max_tokens": 5}', 5),
         (b'{"max_tokens": null, "messages": [{"max_tokens": 3}]}', None),
         (b'{"max_tokens": 99999999999999999999999999}', 1_000_000_000),
         (b"[1]", None),
