@@ -87,12 +87,15 @@ def revision(pod: str, **keys: Any) -> dict[str, Any]:
     return {**limited([pod], 1), **keys}
 
 
-def leave_one(activator: Activator, pod: ScriptedPod) -> None:
+def leave_one(activator: Activator, pod: ScriptedPod) -> float:
+    """Leave a request, and return the time before; monotonic seconds."""
     client = Client(activator.address)
     client.send(request("/first"))
     eventually(lambda: [one.target for one in pod.requests] == ["/first"])
+    left_s = time.monotonic()
     client.close()
     eventually(lambda: activator.revision("app")["client_gone"] == 1)
+    return left_s
 
 
 def test_close_frees_the_slot_of_a_program_that_computes_on(run_activator: RunActivator, pod: ScriptedPod) -> None:
@@ -123,8 +126,7 @@ def test_wait_keeps_the_slot_until_the_program_has_answered(run_activator: RunAc
 
 def test_wait_ends_with_its_timeout(run_activator: RunActivator, pod: ScriptedPod) -> None:
     activator = run_activator(configured([revision(pod.address, on_cancel="wait", cancel_timeout="500ms")]))
-    leave_one(activator, pod)
-    left_s = time.monotonic()
+    left_s = leave_one(activator, pod)
     with Client(activator.address) as client:
         client.send(request("/second"))
         eventually(lambda: len(pod.requests) == 2)
