@@ -39,7 +39,7 @@ build: $(VENV)/.compiled  ## the program in .venv and the compiled files beside 
 
 environment: $(VENV)/.packages  ## .venv with all that tests and linters need, nothing compiled
 
-# Each folder is tested in one world: compiled where its sources are, plain otherwise. `make deep` tests all in both.
+# Each folder is tested in one world: compiled where its sources are, plain otherwise. `make deep` tests them in both.
 COMPILED_TESTS := tests/lb tests/codec tests/data_plane tests/runtime tests/telemetry tests/workers tests/simulation \
     tests/control_plane/state tests/test_world.py
 # They judge the sources, not the program: part of `make lint`.
@@ -183,11 +183,11 @@ e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and serv
 # What only these tests need: a real llama.cpp server.
 DEEP_PACKAGES := xllamacpp==2026.10.11549
 
-deep: coverage build  ## all tests in both worlds, with many more examples, and the long runs over real sockets
+deep: coverage build  ## the tests in both worlds, with many more examples, and the long runs over real sockets (compiled)
 	$(PY) -m pip install -qq $(DEEP_PACKAGES)
-	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COVERED_TESTS)) $(PYTEST_ARGS)
+	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COVERED_TESTS) $(REPOSITORY_TESTS)) $(PYTEST_ARGS)
 	$(PLAIN) $(PYTEST) bench/micro --benchmark-disable $(PYTEST_ARGS)
-	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" $(PYTEST_ARGS)
+	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" tests $(call IGNORED,$(REPOSITORY_TESTS)) $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "e2e and deep and not soak" $(PYTEST_ARGS)
 
 soak: $(VENV)/.packages build  ## everything at once for HOURS=1; then 10 GiB bodies, 10^6 requests, 10^5 connections, 1,000 cold starts
