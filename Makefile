@@ -117,6 +117,9 @@ wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled wh
 	build/wheel/bin/python -m pip install -qq dist/*.whl && unset ACTIVATOR_COMPILE && \
 	build/wheel/bin/python -I tests/wheel.py $$world pyproject.toml
 
+# The registry of the packaged chart where nothing is published.
+RELEASED_TO := registry.example/owner
+
 release-check: $(VENV)/.packages  ## all of a release but publishing: versions, sdist, wheel as installed, SBOM, chart, site, ten minutes of endurance, image
 	ACTIVATOR_COMPILE=0 $(PY) -m tests.release
 	$(MAKE) --no-print-directory wheel chart site
@@ -126,8 +129,14 @@ release-check: $(VENV)/.packages  ## all of a release but publishing: versions, 
 	build/installed/bin/python -I tests/installed.py
 	build/wheel/bin/cyclonedx-py environment build/installed/bin/python --of JSON -o build/sbom.cdx.json
 	$(PY) -m tests.soak --hours $(or $(HOURS),0.17)
-	@if docker info >/dev/null 2>&1; then docker build -t activator:release-check .; \
-	else echo "make: no Docker: the image is not built here"; fi
+	rm -rf build/chart
+	$(PY) -I tests/release_files.py chart $(RELEASED_TO) build/chart
+	@if command -v helm >/dev/null; then \
+	    helm package build/chart/activator --destination build/chart && \
+	    helm template activator build/chart/activator-*.tgz >build/chart/rendered.yaml && \
+	    $(PY) -I tests/release_files.py image build/chart/rendered.yaml $(RELEASED_TO); \
+	else echo "make: no helm: only its engine has packaged the chart (tests/charts)"; fi
+	$(PY) -I tests/release_image.py
 
 lint: $(VENV)/.packages  ## style, types, layers, imports, links of the documentation
 	$(PY) -m ruff check .
