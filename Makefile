@@ -39,7 +39,7 @@ build: $(VENV)/.compiled  ## the program in .venv and the compiled files beside 
 
 environment: $(VENV)/.packages  ## .venv with all that tests and linters need, nothing compiled
 
-# Each folder is tested in one world: compiled where its sources are, plain otherwise. `make deep` tests all in both.
+# Each folder is tested in one world: compiled where its sources are, plain otherwise. `make deep` tests them in both.
 COMPILED_TESTS := tests/lb tests/codec tests/data_plane tests/runtime tests/telemetry tests/workers tests/simulation \
     tests/control_plane/state tests/test_world.py
 # They judge the sources, not the program: part of `make lint`.
@@ -117,6 +117,9 @@ wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled wh
 	build/wheel/bin/python -m pip install -qq dist/*.whl && unset ACTIVATOR_COMPILE && \
 	build/wheel/bin/python -I tests/wheel.py $$world pyproject.toml
 
+# The registry of the packaged chart where nothing is published.
+RELEASED_TO := registry.example/owner
+
 release-check: $(VENV)/.packages  ## all of a release but publishing: versions, sdist, wheel as installed, SBOM, chart, site, ten minutes of endurance, image
 	ACTIVATOR_COMPILE=0 $(PY) -m tests.release
 	$(MAKE) --no-print-directory wheel chart site
@@ -126,8 +129,14 @@ release-check: $(VENV)/.packages  ## all of a release but publishing: versions, 
 	build/installed/bin/python -I tests/installed.py
 	build/wheel/bin/cyclonedx-py environment build/installed/bin/python --of JSON -o build/sbom.cdx.json
 	$(PY) -m tests.soak --hours $(or $(HOURS),0.17)
-	@if docker info >/dev/null 2>&1; then docker build -t activator:release-check .; \
-	else echo "make: no Docker: the image is not built here"; fi
+	rm -rf build/chart
+	$(PY) -I tests/release_files.py chart $(RELEASED_TO) build/chart
+	@if command -v helm >/dev/null; then \
+	    helm package build/chart/activator --destination build/chart && \
+	    helm template activator build/chart/activator-*.tgz >build/chart/rendered.yaml && \
+	    $(PY) -I tests/release_files.py image build/chart/rendered.yaml $(RELEASED_TO); \
+	else echo "make: no helm: only its engine has packaged the chart (tests/charts)"; fi
+	$(PY) -I tests/release_image.py
 
 lint: $(VENV)/.packages  ## style, types, layers, imports, links of the documentation
 	$(PY) -m ruff check .
@@ -183,11 +192,11 @@ e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and serv
 # What only these tests need: a real llama.cpp server.
 DEEP_PACKAGES := xllamacpp==2026.10.11549
 
-deep: coverage build  ## all tests in both worlds, with many more examples, and the long runs over real sockets
+deep: coverage build  ## the tests in both worlds, with many more examples, and the long runs over real sockets (compiled)
 	$(PY) -m pip install -qq $(DEEP_PACKAGES)
-	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COVERED_TESTS)) $(PYTEST_ARGS)
+	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COVERED_TESTS) $(REPOSITORY_TESTS)) $(PYTEST_ARGS)
 	$(PLAIN) $(PYTEST) bench/micro --benchmark-disable $(PYTEST_ARGS)
-	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" $(PYTEST_ARGS)
+	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" tests $(call IGNORED,$(REPOSITORY_TESTS)) $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "e2e and deep and not soak" $(PYTEST_ARGS)
 
 soak: $(VENV)/.packages build  ## everything at once for HOURS=1; then 10 GiB bodies, 10^6 requests, 10^5 connections, 1,000 cold starts

@@ -22,7 +22,11 @@ from tests.e2e.origin import FRAMING, HOP_BY_HOP
 from tests.e2e.running import PROGRAMS, Activator, configured, eventually
 
 NeedProgram = Callable[[str], str]
-SERVERS = ["uvicorn", "uvicorn-h11", "gunicorn", "node", "nginx"]
+# One by default: the others differ in what they send, which is theirs.
+SERVERS = [
+    "uvicorn",
+    *(pytest.param(server, marks=pytest.mark.deep) for server in ("uvicorn-h11", "gunicorn", "node", "nginx")),
+]
 _MOVING = {"date"}
 BIG = os.urandom(300_000)
 

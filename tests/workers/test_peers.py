@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Final
 
 import pytest
 
@@ -14,6 +15,8 @@ from activator.members.handshake import Seal, SessionKeys
 from activator.runtime.wire import pair
 from activator.workers.peers import Peers
 from tests.data_plane.proxy.test_answers_later import Later
+
+WAIT_S: Final = 20.0  # a response that does not come fails the test
 
 
 def test_the_end_of_a_former_link_is_not_the_end_of_the_next() -> None:
@@ -72,14 +75,14 @@ def test_answers_are_asked_for_over_links_of_both_kinds(keys: SessionKeys | None
         place = worlds[0].post().fields["location"].rpartition("/")[2]
         heard = Heard()
         assert worlds[1].links.ask(1, place, "GET", 0, heard)
-        await heard.ended.wait()
+        await asyncio.wait_for(heard.ended.wait(), WAIT_S)
         (part,) = heard.parts
         assert part.status == 202 and b'"position": 1' in part.data
         heard = Heard()
         assert worlds[1].links.ask(1, place, "GET", 0, heard)
         peers[0].keep(set())
         peers[1].keep(set())
-        await heard.ended.wait()
+        await asyncio.wait_for(heard.ended.wait(), WAIT_S)
         assert worlds[1].links.has_ended(1) and errors == []
 
     asyncio.run(story())
