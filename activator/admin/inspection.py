@@ -10,14 +10,16 @@ from msgspec import inspect as types
 
 from activator.config.model.file import Config
 from activator.config.model.kinds import Json, Secret
+from activator.runtime.masking import masked_body, masked_target
 
 _HIDDEN: Final = "…"
+_JSON: Final = b"application/json"
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # The user information of a URL (RFC 3986 section 3.2.1).
 _KIND: Final = types.type_info(Config)
 
 
 def configuration(config: Config) -> Any:
-    """Return the configuration in force, defaults included, without secrets and without credentials in URLs."""
+    """Return the configuration in force, defaults included, without secrets, also in URLs and parameters."""
     return _shown(config, _KIND)
 
 
@@ -33,14 +35,27 @@ def _shown(value: Any, kind: types.Type) -> Any:
         case types.ListType():
             return [_shown(one, kind.item_type) for one in value]
         case types.DictType():
-            return {key: _shown(one, kind.value_type) for key, one in value.items()}
+            return _shown_members({key: _shown(one, kind.value_type) for key, one in value.items()}, kind.value_type)
         case types.CustomType() if kind.cls is Secret:
             return _HIDDEN if value else ""
         case types.CustomType() if kind.cls is Json:
             return json.loads(_CREDENTIALS.sub(_HIDDEN, value))
         case types.CustomType():
             return float(value) if isinstance(value, float) else int(value)
-    return _CREDENTIALS.sub(_HIDDEN, value) if isinstance(value, str) else value
+    return _without_credentials(value) if isinstance(value, str) else value
+
+
+def _shown_members(members: dict[str, Any], kind: types.Type) -> dict[str, Any]:
+    """Return the members of a mapping; those of JSON without the values of telling names."""
+    if not isinstance(kind, types.CustomType) or kind.cls is not Json:
+        return members
+    masked: dict[str, Any] = json.loads(masked_body(json.dumps(members).encode(), _JSON))
+    return masked
+
+
+def _without_credentials(text: str) -> str:
+    text = _CREDENTIALS.sub(_HIDDEN, text)
+    return masked_target(text) if "://" in text and "?" in text else text
 
 
 def _member(value: Any, kind: types.UnionType) -> types.Type:

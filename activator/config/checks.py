@@ -29,7 +29,7 @@ from activator.config.edge_checks import (
     is_loopback,
     program_key,
 )
-from activator.config.filter_checks import authoriser_of, check_filters
+from activator.config.filter_checks import authoriser_of, check_filters, check_references
 from activator.config.group_checks import GroupChecker
 from activator.config.key_path import KeyPath
 from activator.config.member_checks import check_members
@@ -236,9 +236,13 @@ class Checker:
 
     def check_declared(self, at: KeyPath, revision: Revision) -> None:
         """Check a revision that a cluster declares: its name, its pods and possibly its hosts come from elsewhere."""
+        before = at.problems
         self._trusts_headers = True
         self._check_hosts(at, revision, self._routing.check_revision(at, revision))
         self._check_keys(at, revision)
+        check_references(at, revision)
+        if at.problems == before:
+            check_filters(at, revision)
         check_values(at["scaling"], revision.scaling, STABLE_WINDOW_S)
 
     def _check_revision(self, at: KeyPath, revision: Revision) -> None:

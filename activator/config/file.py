@@ -22,7 +22,7 @@ from activator.config.forms import FILE, group_of
 from activator.config.key_path import Findings, KeyPath
 from activator.config.model.file import Config
 from activator.config.model.filters import Fault, ForwardAuth, HeaderRules, RateLimit
-from activator.config.model.kinds import Duration
+from activator.config.model.kinds import Duration, Secret
 from activator.config.model.pods import (
     HEALTH_FALL,
     HEALTH_INTERVAL_S,
@@ -334,10 +334,15 @@ def _resolve_header_rules(rules: HeaderRules) -> HeaderRulesSpec | None:
         return None
     return HeaderRulesSpec(
         *(
-            FieldRulesSpec(tuple(one.remove), tuple(one.set.items()), tuple(one.append.items()))
+            FieldRulesSpec(tuple(one.remove), _texts(one.set), _texts(one.append))
             for one in (rules.request, rules.response)
         )
     )
+
+
+def _texts(values: Mapping[str, Secret]) -> tuple[tuple[str, str], ...]:
+    """Return plain texts: a message between the planes cannot carry `Secret`."""
+    return tuple([(name, str(text)) for name, text in values.items()])
 
 
 def _resolve_rate_limit(limit: RateLimit | None) -> RateLimitSpec | None:

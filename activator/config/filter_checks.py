@@ -20,7 +20,7 @@ from activator.config.reader import TOKEN
 from activator.config.specs import FILTER_ENTRY_POINTS
 from activator.runtime.errors import StartError
 from activator.runtime.plugins import PluginError, load_plugin
-from activator.runtime.secret_text import read_secret, without_secrets
+from activator.runtime.secret_text import ENVIRONMENT, FILE, read_secret, without_secrets
 from activator.runtime.units import KIB
 
 DELAY_MAX_S: Final = 600.0
@@ -81,6 +81,15 @@ def check_filters(at: KeyPath, revision: Revision) -> None:
         _check_use(place, use)
 
 
+def check_references(at: KeyPath, revision: Revision) -> None:
+    """Report header fields of an object of a cluster that name secrets of the activator's own environment."""
+    for side, rules in (("request", revision.headers.request), ("response", revision.headers.response)):
+        for key, fields in (("set", rules.set), ("append", rules.append)):
+            for name, value in fields.items():
+                if value.startswith((FILE, ENVIRONMENT)):
+                    at["headers"][side][key][name].advise("`env:` and `file:` are only for the activator's own file")
+
+
 def _check_field(at: KeyPath, name: str, value: str, may_be_host: bool) -> None:
     if TOKEN.fullmatch(name) is None:
         at.advise(f"{name!r} is no name of a header field")
@@ -88,8 +97,14 @@ def _check_field(at: KeyPath, name: str, value: str, may_be_host: bool) -> None:
         at.advise(f"`{name}` belongs to one connection or frames the message: leave it out")
     elif name.lower() == "host" and not may_be_host:
         at.advise("`Host` can only be set, and only in requests")
-    elif _VALUE.fullmatch(value) is None:
-        at.found("a value in one line")
+    else:
+        try:
+            value = read_secret(value, name)
+        except StartError as error:
+            at.advise(str(error))
+            return
+        if _VALUE.fullmatch(value) is None:
+            at.found("a value in one line", "another one")
 
 
 def _check_forward_auth(at: KeyPath, found: ForwardAuth) -> None:

@@ -95,6 +95,17 @@ def test_keys_are_spelled_as_kubernetes_spells_them() -> None:
         ({"pods": ["127.0.0.1:1"]}, 'spec: found the unknown key "pods"'),
         ({"policy": "best"}, "spec.policy: found"),
         ({"target": "model"}, "spec.target: found"),
+        ({"allow": ["10.0.0"]}, "spec.allow[0]: found"),
+        ({"rateLimit": {"requests": "many"}}, "spec.rateLimit.requests: found"),
+        ({"headers": {"request": {"set": {"a b": "c"}}}}, "spec.headers.request.set.a b: 'a b' is no name"),
+        (
+            {"headers": {"request": {"set": {"X": "env:HOME"}}}},
+            "spec.headers.request.set.X: `env:` and `file:` are only",
+        ),
+        (
+            {"headers": {"response": {"append": {"X": "file:/etc/passwd"}}}},
+            "spec.headers.response.append.X: `env:` and",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_one_line_with_the_keys_as_they_were_written(spec: dict[str, Any], problem: str) -> None:

@@ -27,3 +27,21 @@ def test_parameters_are_shown_as_values() -> None:
     text = "revisions: [{name: a, hosts: [a], pods: ['127.0.0.1:1'], set_params: {t: 0.5, u: ['http://me:secret@x/']}}]"
     shown = configuration(parse(text, "f", {}))
     assert shown["revisions"][0]["set_params"] == {"t": 0.5, "u": ["http://…@x/"]}
+
+
+def test_secrets_in_header_rules_parameters_and_urls_are_hidden() -> None:
+    text = """
+revisions:
+- name: a
+  hosts: [a]
+  pods: ["127.0.0.1:1"]
+  headers: {request: {set: {Authorization: Bearer inner-secret}, append: {X-Key: other-secret}}}
+  set_params: {api_key: third-secret, temperature: 0.5, extra: {password: fourth-secret, n: 1}}
+  forward_auth: {url: "http://127.0.0.1:9/verify?token=fifth-secret&app=a"}
+"""
+    shown = configuration(parse(text, "f", {}))
+    assert "-secret" not in msgspec.json.encode(shown).decode()
+    (revision,) = shown["revisions"]
+    assert revision["headers"]["request"]["set"] == {"Authorization": "…"}
+    assert revision["set_params"]["temperature"] == 0.5 and revision["set_params"]["extra"]["n"] == 1
+    assert revision["forward_auth"]["url"].endswith("&app=a")

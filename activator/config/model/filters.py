@@ -11,10 +11,10 @@ class FieldRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Edits of the header fields of a message, in the order `remove`, `set`, `append`."""
 
     remove: Annotated[list[str], doc("The names of fields to remove.", ["Cookie", "X-Debug"])] = []
-    set: Annotated[dict[str, str], doc("Fields that replace all fields of the same name.", {"X-Tier": "gold"})] = (
+    set: Annotated[dict[str, Secret], doc("Fields that replace all fields of the same name.", {"X-Tier": "gold"})] = (
         msgspec.field(default_factory=dict)
     )
-    append: Annotated[dict[str, str], doc("Fields that are added after all others.", {"Via": "1.1 edge"})] = (
+    append: Annotated[dict[str, Secret], doc("Fields that are added after all others.", {"Via": "1.1 edge"})] = (
         msgspec.field(default_factory=dict)
     )
 
