@@ -302,7 +302,7 @@ def test_limits_of_tokens_are_settled_by_the_report(ends: bool, taken: int) -> N
     catalogue = world.catalogue()
     catalogue._limits = QuotaLimits(quotas, world.clock.now)
     catalogue.shared = (Keys(users, {}),)
-    world.proxy.filters = catalogue.chain_of_all()
+    world.proxy.filters = catalogue.chain_before_routing()
     world.throttler.filters = catalogue.chain_of("default/app", world.spec.filters)
     world.pod()
     exchange, client = send(world, ASKED, post(ASKED, X_Api_Key=KEY))
