@@ -1,4 +1,4 @@
-"""How a request leaves a revision: refusal, fallback, or another exchange continues it."""
+"""The ways a request leaves a revision: refusal, fallback, or another exchange continues it."""
 
 from __future__ import annotations
 
