@@ -85,7 +85,7 @@ GROUP = "lb.native"
 GROUP_LIBRARY = GROUP + "__mypyc"
 WORK_DIR = ROOT / "build" / "mypyc"
 TRIAL = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]; import lb; assert lb.COMPILED"
-TOLD_EVERY_S = 5.0  # how often a build says how far it is
+PROGRESS_INTERVAL_S = 5.0  # how often a build prints its progress
 # Measured in one run (docs/performance.md, "How it is compiled"): one C file per module costs a request nothing beside
 # one file for all, and neither do -O2 instead of -O3 and doing without -flto, which would link everything anew after
 # each edit (38 s for 63 s of building).
@@ -220,7 +220,7 @@ class CachedCommands:
             try:
                 waiting = {pool.submit(self._run, command, made) for made, command in commands.items()}
                 while waiting:
-                    done, waiting = wait(waiting, TOLD_EVERY_S, FIRST_EXCEPTION)
+                    done, waiting = wait(waiting, PROGRESS_INTERVAL_S, FIRST_EXCEPTION)
                     for one in done:
                         one.result()
                     left = len(waiting)
@@ -251,11 +251,11 @@ class CachedCommands:
                 process_group=0,  # gcc starts cc1 and as, which do not end with it
             )
             self._running.add(process)
-        said = process.communicate()[0]
+        output = process.communicate()[0]
         with self._lock:
             self._running.discard(process)
         if process.returncode != 0:
-            raise CompileError(f"{command[0]} failed: {_first_error(said)}")
+            raise CompileError(f"{command[0]} failed: {_first_error(output)}")
         unfinished.replace(made)
 
     def _stop(self) -> None:
@@ -273,8 +273,8 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _first_error(said: str) -> str:
-    lines = said.strip().splitlines() or ["no message"]
+def _first_error(output: str) -> str:
+    lines = output.strip().splitlines() or ["no message"]
     return next((line for line in lines if "error" in line), lines[-1])
 
 

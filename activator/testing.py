@@ -119,7 +119,7 @@ class Running:
         with socket.create_connection(("127.0.0.1", port or self.port), PATIENCE_S) as made:
             yield made
 
-    def ask(self, request: bytes, piece_bytes: int = 0, port: int = 0) -> tuple[int, bytes]:
+    def send(self, request: bytes, piece_bytes: int = 0, port: int = 0) -> tuple[int, bytes]:
         """Send the request, in pieces if `piece_bytes` is set; return the status and the body of the response."""
         with self.connection(port) as made:
             if piece_bytes:
@@ -133,8 +133,8 @@ class Running:
             head, _, body = _read_all(made).partition(b"\r\n\r\n")
         return int(head.split(b" ", 2)[1]), body
 
-    def ask_head_first(self, request: bytes) -> tuple[int, bytes]:
-        """Send the body once the activator has begun to process the head; return the status and the body, as `ask`."""
+    def send_head_first(self, request: bytes) -> tuple[int, bytes]:
+        """Send the body once the activator has begun to process the head; return the status and the body, as `send`."""
         end = request.index(b"\r\n\r\n") + 4
         before, until_s = self._revision()["requests"], time.monotonic() + PATIENCE_S
         with self.connection() as made:
@@ -148,7 +148,7 @@ class Running:
 
     def errors(self) -> int:
         """Return how many exceptions the activator has counted."""
-        found = _ERRORS.search(self.ask(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1])
+        found = _ERRORS.search(self.send(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1])
         assert found is not None
         return int(found[1])
 
@@ -165,7 +165,7 @@ class Running:
 
     def _revision(self) -> dict[str, Any]:
         """Return the revision as the admin port shows it."""
-        answer = self.ask(b"GET /debug/revisions HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1]
+        answer = self.send(b"GET /debug/revisions HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1]
         found: dict[str, Any] = json.loads(answer)["revisions"][0]
         return found
 
@@ -211,7 +211,7 @@ class FilterContract:
 
     def test_a_request_that_it_lets_through_reaches_the_pod(self) -> None:
         with self.running() as running:
-            status, body = running.ask(self.request())
+            status, body = running.send(self.request())
             if self.lets_through:
                 assert (status, body) == (200, self.body or b"the pod\n"), running.log()
             assert running.errors() == 0, running.log()
@@ -221,7 +221,7 @@ class FilterContract:
             bare = b"GET / HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n"
             for fields in _ODD_FIELDS:
                 for request in (self.request(fields), bare + fields + b"\r\n"):
-                    assert running.ask(request)[0] < 500, running.log()
+                    assert running.send(request)[0] < 500, running.log()
             running.until_idle()
             assert running.errors() == 0, running.log()
 
@@ -229,18 +229,18 @@ class FilterContract:
         with self.running() as running:
             head = self.request(b"Transfer-Encoding: chunked\r\n", b"").replace(b"GET ", b"POST ", 1)
             for body in (b"0\r\n\r\n", b"1\r\n\xff\r\n0\r\n\r\n", b"1\r\n{\r\n0\r\nX-Trailer: 1\r\n\r\n"):
-                running.ask(head + body)
+                running.send(head + body)
             for body in (b"\xff", b"{", b"[" * 100_000, bytes(3_000_000)):
-                running.ask(self.request(body=body))
+                running.send(self.request(body=body))
             running.until_idle()
             assert running.errors() == 0, running.log()
 
-    def test_the_answer_does_not_depend_on_how_the_bytes_come(self) -> None:
+    def test_the_response_does_not_depend_on_segmentation(self) -> None:
         with self.running() as running:
             request = self.request()
-            whole = running.ask(request)
-            assert [running.ask(request, size) for size in (1, 7)] == [whole, whole]
-            assert running.ask_head_first(request) == whole
+            whole = running.send(request)
+            assert [running.send(request, size) for size in (1, 7)] == [whole, whole]
+            assert running.send_head_first(request) == whole
 
     def test_clients_that_leave_at_any_byte_leave_nothing_behind(self) -> None:
         with self.running() as running:
@@ -250,18 +250,18 @@ class FilterContract:
                     made.sendall(request[:end])
             running.until_idle()
             assert running.errors() == 0, running.log()
-            assert running.ask(request)[0] == running.ask(request)[0]
+            assert running.send(request)[0] == running.send(request)[0]
 
     def test_it_is_made_anew_by_a_reload_under_load(self) -> None:
         """A reload replaces the filter; requests in progress keep the old one."""
         with self.running() as running:
             request, stop = self.request(), threading.Event()
-            expected = running.ask(request)
+            expected = running.send(request)
             failed: list[tuple[int, bytes]] = []
 
             def client() -> None:
                 while not stop.is_set():
-                    answer = running.ask(request)
+                    answer = running.send(request)
                     if answer != expected:
                         failed.append(answer)
 
@@ -273,7 +273,7 @@ class FilterContract:
                 content["revisions"][0]["container_concurrency"] = 101 + number
                 running.file.write_text(json.dumps(content), "utf-8")
                 reload = b"POST /reload HTTP/1.0\r\nHost: 127.0.0.1\r\nActivator-Admin: 1\r\nContent-Length: 0\r\n\r\n"
-                assert running.ask(reload, port=running.admin)[0] == 200, running.log()
+                assert running.send(reload, port=running.admin)[0] == 200, running.log()
             stop.set()
             for one in clients:
                 one.join()

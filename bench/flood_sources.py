@@ -143,12 +143,12 @@ class Pods:
         if status.pod_ip:
             self._submit(self._seen(new))
 
-    def gone(self, old: FloodPod) -> None:
+    def removed(self, old: FloodPod) -> None:
         self.handled += 1
         self.awaited.pop(old.key, None)
         self._submit(PodGone(self._key, SOURCE, old.metadata.uid))
 
-    def missed(self, new: FloodPod) -> None:
+    def resync(self, new: FloodPod) -> None:
         pass  # the pods count their own restarts
 
     def listed(self, objects: Mapping[Key, FloodPod]) -> None:
@@ -178,11 +178,11 @@ class Slices:
         self.handled += 1
         self._put(new.metadata.name, new)
 
-    def gone(self, old: EndpointSlice) -> None:
+    def removed(self, old: EndpointSlice) -> None:
         self.handled += 1
         self._put(old.metadata.name, None)
 
-    def missed(self, new: EndpointSlice) -> None:
+    def resync(self, new: EndpointSlice) -> None:
         self._pods.events_lost(new)
         self._put(new.metadata.name, new)
 

@@ -444,7 +444,7 @@ class World:
         else:
             wanted = 1
             self.at(revision.busy_s + machine.idle_s, lambda: self._report(key))
-        self.groups.wanted(key, max(wanted, machine.min_scale))
+        self.groups.set_desired(key, max(wanted, machine.min_scale))
 
     def tick_every(self, every_s: float, until_s: float) -> None:
         """Schedule periodic ticks from now on, so that time alone can end turns, as in the real loop."""

@@ -122,10 +122,10 @@ class Marks(Generic[Object]):
     def changed(self, old: Object | None, new: Object) -> None:
         self._source.mark(self._key_of(new))
 
-    def gone(self, old: Object) -> None:
+    def removed(self, old: Object) -> None:
         self._source.mark(self._key_of(old))
 
-    def missed(self, new: Object) -> None:
+    def resync(self, new: Object) -> None:
         self._source.mark(self._key_of(new))
 
     def listed(self, objects: Mapping[Key, Object]) -> None:
@@ -144,13 +144,13 @@ class SliceMarks(Marks[EndpointSlice]):
         self._slices.setdefault(labelled(new), {})[new.metadata.name] = ready
         super().changed(old, new)
 
-    def gone(self, old: EndpointSlice) -> None:
+    def removed(self, old: EndpointSlice) -> None:
         key = labelled(old)
         of_it = self._slices.get(key, {})
         of_it.pop(old.metadata.name, None)
         if not of_it:
             self._slices.pop(key, None)
-        super().gone(old)
+        super().removed(old)
 
 
 def named(thing: KubeObject) -> str:

@@ -89,12 +89,12 @@ class Oracle:
     def allowed(self, table: TrackerTable, key: int = 0, now_s: float = 0.0) -> list[PodTracker]:
         """Return the pods that the policy may pick, and the pods in slow start that the table may pick."""
         found = contenders(table)
-        newcomers = [tracker for tracker in found if tracker.warming]
+        new_pods = [tracker for tracker in found if tracker.warming]
         others = [tracker for tracker in found if not tracker.warming]
-        return self.among(others, table, key, now_s) + self.newcomers(newcomers, others)
+        return self.among(others, table, key, now_s) + self.new_pods(new_pods, others)
 
-    def newcomers(self, newcomers: list[PodTracker], others: list[PodTracker]) -> list[PodTracker]:
-        return newcomers
+    def new_pods(self, new_pods: list[PodTracker], others: list[PodTracker]) -> list[PodTracker]:
+        return new_pods
 
     def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
         return found

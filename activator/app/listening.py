@@ -37,11 +37,11 @@ class ServedAddresses:
     def all(self, *bound: str) -> list[str]:
         """Return the addresses as configured and as bound. `bound`: those of ports that are no listeners, if any."""
         config, kubernetes = self._config(), self._config().kubernetes
-        said = [*map(address_of_listener, listeners(config)), config.admin_address]
-        said += [config.push.listen, config.members.listen]
+        configured = [*map(address_of_listener, listeners(config)), config.admin_address]
+        configured += [config.push.listen, config.members.listen]
         if kubernetes is not None:
-            said.append(kubernetes.external_scaler.listen)
-        return [one for one in (*said, *self._workers.addresses, *bound) if one]
+            configured.append(kubernetes.external_scaler.listen)
+        return [one for one in (*configured, *self._workers.addresses, *bound) if one]
 
     def serve_tls(self, wanted: Listener) -> None:
         """Serve on a listener that the cluster asks for, or with a new certificate for it."""

@@ -120,9 +120,7 @@ class MetricsCollector:
 
     def make_knative_metrics(self, proxy: RequestHooks, failed: Callable[[Exception], None]) -> KnativeExporter:
         """Return an exporter of Knative's own metrics."""
-        from activator.telemetry.metrics.knative_export import (
-            KnativeExporter,  # aiohttp and more: only where they are wanted
-        )
+        from activator.telemetry.metrics.knative_export import KnativeExporter  # imports aiohttp: only if configured
         from activator.telemetry.metrics.knative_metrics import KnativeMetrics
         from activator.telemetry.metrics.knative_requests import KnativeRequests
 

@@ -19,9 +19,9 @@ from typing import Final, final
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.json_field import (
-    BETWEEN,
     CLOSES_ARRAY,
     CLOSES_OBJECT,
+    COLON_BYTE,
     COMMA,
     OPENS_ARRAY,
     OPENS_OBJECT,
@@ -30,8 +30,8 @@ from activator.codec.json_field import (
     text_of,
 )
 from activator.codec.json_values import (
-    BEHIND,
-    COLON,
+    AFTER_NAME,
+    AFTER_VALUE,
     FIRST,
     IN_NAME,
     NAME,
@@ -150,10 +150,10 @@ class ObjectEditor(BodyEditor):
             self._from = _NONE
 
     def _pass(self, end: i64, size: i64) -> i64:
-        """Return the position behind a value that ends at `end`; `size` if it does not end in this piece."""
+        """Return the position after a value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
-        self._step = BEHIND
+        self._step = AFTER_VALUE
         return end + 1
 
     def _take_byte(self, data: bytes, pos: i64, byte: i64) -> None:
@@ -163,8 +163,8 @@ class ObjectEditor(BodyEditor):
             if byte in (COMMA, CLOSES_OBJECT):
                 self._end_member(data, pos, byte)
             elif is_space(byte):
-                self._step = BEHIND
-            elif byte in (QUOTE, BETWEEN, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
+                self._step = AFTER_VALUE
+            elif byte in (QUOTE, COLON_BYTE, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
                 self._give_up(pos)
         elif is_space(byte) or (step == START and byte in (0xEF, 0xBB, 0xBF)):  # a byte order mark
             return
@@ -173,13 +173,13 @@ class ObjectEditor(BodyEditor):
                 self._open(data, pos)
             else:
                 self._give_up(pos)
-        elif step == COLON:
+        elif step == AFTER_NAME:
             self._step = VALUE
-            if byte != BETWEEN:
+            if byte != COLON_BYTE:
                 self._give_up(pos)
         elif step == VALUE:
             self._begin_value(pos, byte)
-        elif step == BEHIND:
+        elif step == AFTER_VALUE:
             self._end_member(data, pos, byte)
         else:
             self._begin_name(pos, byte)
@@ -214,7 +214,7 @@ class ObjectEditor(BodyEditor):
         elif byte in (OPENS_OBJECT, OPENS_ARRAY):
             self._skipper.begin_nested()
             self._step = NESTED
-        elif byte in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY):
+        elif byte in (COMMA, COLON_BYTE, CLOSES_OBJECT, CLOSES_ARRAY):
             self._give_up(pos)
         else:
             self._step = SCALAR
@@ -227,7 +227,7 @@ class ObjectEditor(BodyEditor):
             self._give_up(pos)
 
     def _take_name(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Process this piece's part of a name. Return the position behind it."""
+        """Process this piece's part of a name. Return the position after it."""
         end = self._skipper.string_end(data, pos, size)
         stop = size if end < 0 else end
         if self._holds_name:
@@ -242,7 +242,7 @@ class ObjectEditor(BodyEditor):
                 self._token = token
         if end < 0:
             return size
-        self._step = COLON
+        self._step = AFTER_NAME
         return end + 1
 
     def _begin_member(self, token: bytes) -> None:

@@ -17,8 +17,8 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.json_values import (
-    BEHIND,
-    COLON,
+    AFTER_NAME,
+    AFTER_VALUE,
     FIRST,
     IN_NAME,
     NAME,
@@ -48,7 +48,7 @@ CLOSES_OBJECT: Final = 0x7D
 OPENS_ARRAY: Final = 0x5B
 CLOSES_ARRAY: Final = 0x5D
 COMMA: Final = 0x2C
-BETWEEN: Final = 0x3A
+COLON_BYTE: Final = 0x3A
 _SPACE: Final = 0x20
 _TAB: Final = 0x09
 _LF: Final = 0x0A
@@ -110,10 +110,10 @@ class FieldScan:
     # --- internals ---
 
     def _pass(self, end: i64, size: i64) -> i64:
-        """Return the position behind a skipped value that ends at `end`; `size` if it does not end in this piece."""
+        """Return the position after a skipped value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
-        self._step = BEHIND
+        self._step = AFTER_VALUE
         return end + 1
 
     def _scan_byte(self, byte: i64, pos: i64) -> None:
@@ -123,18 +123,18 @@ class FieldScan:
             if byte in (COMMA, CLOSES_OBJECT):
                 self._end_value(byte)
             elif is_space(byte):
-                self._step = BEHIND
-            elif byte in (QUOTE, BETWEEN, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
+                self._step = AFTER_VALUE
+            elif byte in (QUOTE, COLON_BYTE, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
                 self.state = ABSENT
         elif is_space(byte) and not 0 < self._bom < _BOM_BYTES:
             return
         elif step == START:
             self._open(byte, pos)
-        elif step == COLON:
-            self._become(byte == BETWEEN, VALUE)
+        elif step == AFTER_NAME:
+            self._become(byte == COLON_BYTE, VALUE)
         elif step == VALUE:
             self._begin_value(byte, pos)
-        elif step == BEHIND:
+        elif step == AFTER_VALUE:
             self._end_value(byte)
         else:  # before a name
             self._begin_string()
@@ -166,7 +166,7 @@ class FieldScan:
             self._skipper.begin_nested()
             self._step = NESTED
         else:
-            self._become(byte not in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
+            self._become(byte not in (COMMA, COLON_BYTE, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
 
     def _end_value(self, byte: i64) -> None:
         self._become(byte == COMMA, NAME)  # a brace ends the object
@@ -178,7 +178,7 @@ class FieldScan:
         self._too_long = False
 
     def _take_string(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Keep this piece's part of a name or of the value. Return the position behind it."""
+        """Keep this piece's part of a name or of the value. Return the position after it."""
         end = self._skipper.string_end(data, pos, size)
         stop = size if end < 0 else end
         if len(self._token) + stop - pos > TOKEN_BYTES_MAX:
@@ -191,7 +191,7 @@ class FieldScan:
         if self._step == _IN_FOUND:
             self._end_found(end)
         else:
-            self._step = COLON
+            self._step = AFTER_NAME
             if self._is_name():
                 self.start = 1  # marks the member as found; `_begin_value` sets the offset
         return end + 1

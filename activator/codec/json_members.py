@@ -14,9 +14,9 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.json_field import (
-    BETWEEN,
     CLOSES_ARRAY,
     CLOSES_OBJECT,
+    COLON_BYTE,
     COMMA,
     OPENS_ARRAY,
     OPENS_OBJECT,
@@ -25,8 +25,8 @@ from activator.codec.json_field import (
     text_of,
 )
 from activator.codec.json_values import (
-    BEHIND,
-    COLON,
+    AFTER_NAME,
+    AFTER_VALUE,
     FIRST,
     IN_NAME,
     NAME,
@@ -53,7 +53,7 @@ LIST: Final = 3
 EMPTY_LIST: Final = 4
 
 # One more position of the next byte, beside those of json_values.py.
-_ITEM: Final = 10  # behind the opening bracket of a wanted array
+_ITEM: Final = 10  # after the opening bracket of a wanted array
 
 _ESCAPED_BYTES_MAX: Final = 6  # the longest form of one ASCII character
 _TRUE: Final = b"true"
@@ -99,10 +99,10 @@ class MemberWalk:
     # --- internals ---
 
     def _pass(self, end: i64, size: i64) -> i64:
-        """Return the position behind a value that ends at `end`; `size` if it does not end in this piece."""
+        """Return the position after a value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
-        self._step = BEHIND
+        self._step = AFTER_VALUE
         return end + 1
 
     def _take_byte(self, byte: i64) -> None:
@@ -114,14 +114,14 @@ class MemberWalk:
             return
         elif step == START:
             self._become(byte == OPENS_OBJECT, FIRST)
-        elif step == COLON:
-            self._become(byte == BETWEEN, VALUE)
+        elif step == AFTER_NAME:
+            self._become(byte == COLON_BYTE, VALUE)
         elif step == VALUE:
             self._begin_value(byte)
         elif step == _ITEM:
             self._note(EMPTY_LIST)
-            self._step = BEHIND
-        elif step == BEHIND:
+            self._step = AFTER_VALUE
+        elif step == AFTER_VALUE:
             self._end_member(byte)
         elif step == FIRST and byte == CLOSES_OBJECT:
             self.state = ENDED
@@ -151,7 +151,7 @@ class MemberWalk:
         else:
             self._token = bytes([byte])
             self._is_long = False
-            self._become(byte not in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
+            self._become(byte not in (COMMA, COLON_BYTE, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
 
     def _begin_nested(self) -> None:
         self._skipper.begin_nested()
@@ -160,10 +160,10 @@ class MemberWalk:
     def _take_scalar(self, byte: i64) -> None:
         if byte in (COMMA, CLOSES_OBJECT) or is_space(byte):
             self._note(TRUE if self._token == _TRUE and not self._is_long else OTHER)
-            self._step = BEHIND
+            self._step = AFTER_VALUE
             if self.state == OPEN and not is_space(byte):
                 self._end_member(byte)
-        elif byte in (QUOTE, BETWEEN, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
+        elif byte in (QUOTE, COLON_BYTE, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
             self.state = NO_OBJECT
         elif len(self._token) < len(_TRUE):
             self._token += bytes([byte])
@@ -184,7 +184,7 @@ class MemberWalk:
                 self.state = MISMATCH
 
     def _take_name(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Process this piece's part of a name. Return the position behind it."""
+        """Process this piece's part of a name. Return the position after it."""
         end = self._skipper.string_end(data, pos, size)
         stop = size if end < 0 else end
         if len(self._token) + stop - pos > self._name_bytes_max:
@@ -195,5 +195,5 @@ class MemberWalk:
             return size
         name = None if self._is_long else text_of(self._token)
         self._name = name if name is not None and name in self._wanted else ""
-        self._step = COLON
+        self._step = AFTER_NAME
         return end + 1

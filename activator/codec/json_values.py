@@ -25,15 +25,15 @@ import lb
 
 # Positions of the next byte in the text of an object, for those who walk over its members.
 START: Final = 0  # before the object
-FIRST: Final = 1  # behind the object's opening brace
-NAME: Final = 2  # behind a comma
+FIRST: Final = 1  # after the object's opening brace
+NAME: Final = 2  # after a comma
 IN_NAME: Final = 3
-COLON: Final = 4  # behind a name
+AFTER_NAME: Final = 4  # after a name
 VALUE: Final = 5  # before a value
 STRING: Final = 6  # in a value that is a string
 NESTED: Final = 7  # in a value that is an object or an array
 SCALAR: Final = 8
-BEHIND: Final = 9  # behind a value
+AFTER_VALUE: Final = 9  # after a value
 
 _BY_WORDS: Final = lb.COMPILED
 
@@ -61,7 +61,7 @@ _MARK: Final = re.compile(rb'["{}\[\]]|\\.?', re.DOTALL)
 class ValueSkipper:
     """A search for the end of a string or of a nested value, which may come in pieces.
 
-    Call `begin_string` or `begin_nested` behind the first byte of the value.
+    Call `begin_string` or `begin_nested` after the first byte of the value.
     """
 
     def __init__(self) -> None:

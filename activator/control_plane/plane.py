@@ -304,7 +304,9 @@ class ControlPlane:
 
     def _failed(self, name: str, what: object, error: Exception) -> None:
         self.worker.supervision.panicked(TASK + name, what, error, self._now())
-        log.error("the %s raised", name, exc_info=error)
+        log.error(
+            "the %s raised an exception; it is kept in `dead_letters`, and other work continues", name, exc_info=error
+        )
 
     def _resubmit(self, source: str, key: str) -> None:
         """Request the source of a revision to submit it again, because a change from `source` was lost."""

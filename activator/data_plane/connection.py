@@ -19,12 +19,12 @@ from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_
 class Connection:
     """The base class of the four connections: of clients and to pods, over HTTP/1.1 and HTTP/2."""
 
-    def __init__(self, turn: WriteBatcher) -> None:
-        self.turn = turn
+    def __init__(self, batcher: WriteBatcher) -> None:
+        self.batcher = batcher
         self.bare: Transport | None = None  # with TLS: the plain transport, until `connection_made`
         self._transport: Transport | None = None
         self._writer: BufferedWriter | None = None
-        self._reading = Reading(turn.shares.add, self._turn_came)
+        self._reading = Reading(batcher.shares.add, self._turn_came)
 
     # --- asyncio protocol ---
 
@@ -59,7 +59,7 @@ class Connection:
         raise NotImplementedError
 
     def _new_writer(self, transport: Transport) -> BufferedWriter:
-        return BufferedWriter(self.turn, transport)
+        return BufferedWriter(self.batcher, transport)
 
     def _read_last(self) -> None:
         """Deliver the bytes that the kernel still holds, which the loop does not read after a failed write."""

@@ -123,7 +123,7 @@ class Overload:
         taken = self.taken()
         if taken != before:
             self._registry.closes_kept, self._waiting.refuses, self._registry.refuses_new = taken
-            _tell(before, taken, "; ".join([cause for cause in (what_is_scarce, how_late) if cause]))
+            _log_change(before, taken, "; ".join([cause for cause in (what_is_scarce, how_late) if cause]))
 
     def _by_delay(self) -> tuple[int, str]:
         delay_s = min(self._delays)
@@ -148,7 +148,7 @@ class Overload:
         return CLOSES_KEPT, f"{count} of {most} client connections are open"
 
 
-def _tell(before: tuple[bool, ...], taken: tuple[bool, ...], cause: str) -> None:
+def _log_change(before: tuple[bool, ...], taken: tuple[bool, ...], cause: str) -> None:
     new = [text for text, was, is_taken in zip(_TAKEN, before, taken, strict=True) if is_taken and not was]
     if new:
         log.warning("overloaded: %s; %s", cause, ", and ".join(new))

@@ -104,11 +104,11 @@ class DataPlane:
         self.errors_total: int = 0
         self.pauses_total = 0  # pauses of the event loop for which deadlines were extended
         self.wheel = TimingWheel(now, loop.call_later, self.failed, self._loop_paused)
-        turn = self._turn = WriteBatcher(loop.call_soon, self.failed)
+        batcher = self._batcher = WriteBatcher(loop.call_soon, self.failed)
         self.router = Router(settings.trusts_revision_headers(config))
         self.held = HeldBudget(config.limits.held_bytes, config.limits.held_requests)
         self.files = HeldBudget(config.limits.file_bytes)
-        bodies = BodyBudgets(self.held, self.files, HELD_BODY_BYTES, turn.shares.add)
+        bodies = BodyBudgets(self.held, self.files, HELD_BODY_BYTES, batcher.shares.add)
         send_timeout_s = float(config.limits.send_timeout)
         self.proxy = Proxy(self.router, self.wheel, now, bodies, ATTEMPTS_MAX, self.failed, send_timeout_s)
         answers = self.answers = ResponseStore(
@@ -126,13 +126,13 @@ class DataPlane:
         self.quotas = Quotas(now)
         filters_rng = Rng(secrets.randbits(30))
         connections_max = settings.connections_max(config.limits.connections, logs_limits)
-        dials = self._dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
+        dials = self._dials = DialContext(loop, self.wheel, tasks.start, batcher, connections_max)
         pools = PoolFactory(dials, now)
         self.filters = FilterCatalogue(
             self.wheel, now, answers, self.captures, self.quotas, pools.authoriser_pool, filters_rng, self.failed
         )
         self.filters.set_origins(config.cors.origins)
-        self.proxy.filters = self.filters.chain_of_all()
+        self.proxy.filters = self.filters.chain_before_routing()
         self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
         self.registry = ConnectionRegistry(
             self.proxy,
@@ -142,7 +142,7 @@ class DataPlane:
             connections_max,
             settings.origins(config.forwarded),
             config.limits.body_rate,
-            turn,
+            batcher,
             float(config.limits.idle),
             config.abort_on_half_close,
             config.limits.streams,
@@ -252,7 +252,7 @@ class DataPlane:
 
     def write_out(self) -> None:
         """Write out buffered data now, before other work delays the end of the turn."""
-        self._turn.end()
+        self._batcher.end()
 
     def execute(self, command: Command) -> None:
         """Execute a command of the control plane."""
@@ -338,7 +338,7 @@ class DataPlane:
 
     def _renew_filters(self) -> None:
         """Apply the filters of all requests from now on."""
-        self.proxy.filters = self.filters.chain_of_all()
+        self.proxy.filters = self.filters.chain_before_routing()
         for throttler in self.throttlers():
             throttler.filters = self.filters.chain_of(throttler.key, throttler.spec.filters)
             throttler.queue.weigh_users(self.filters.user_weights)

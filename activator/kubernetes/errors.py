@@ -32,7 +32,7 @@ class RefusedError(KubeError):
         return "5xx" if self.status >= 500 else "4xx"
 
     @property
-    def gone(self) -> bool:
+    def is_expired(self) -> bool:
         """True if the resource version has expired (410 Gone), so that a new list is needed."""
         return self.status == GONE
 

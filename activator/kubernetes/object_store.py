@@ -2,10 +2,10 @@
 
 Rules
   1. The store is updated before the handler is called, so a handler that reads it finds the new state.
-  2. An object whose UID changes is reported as `gone` and then as a new one. A change of irrelevant fields is not
+  2. An object whose UID changes is reported as `removed` and then as a new one. A change of irrelevant fields is not
      reported. An exception of a handler is counted and logged; the next change is still delivered.
   3. If a list has an object that is newer than its events, the changes between are unknown: the object is delivered by
-     `missed`. This also holds for an object whose events were missed but whose final state is unchanged.
+     `resync`. This also holds for an object whose events were missed but whose final state is unchanged.
   4. The state never goes back in time. Resource versions of one resource only grow, so of two reports of one object the
      one with the smaller number is stale (Kubernetes guarantees this order; if a server's versions are not numbers, the
      last report counts). Only a full list after a break, `replace`, always counts. An object that a comparison removed
@@ -41,10 +41,10 @@ class Handler(Protocol[Object_contra]):
     def changed(self, old: Object_contra | None, new: Object_contra) -> None:
         """Handle a new object (`old` None), or one that differs from `old`, which has the same UID."""
 
-    def gone(self, old: Object_contra) -> None:
+    def removed(self, old: Object_contra) -> None:
         """Handle an object that was deleted or is no longer selected."""
 
-    def missed(self, new: Object_contra) -> None:
+    def resync(self, new: Object_contra) -> None:
         """Handle an object whose events were lost or are late; its differences, if any, have been delivered."""
 
     def listed(self, objects: Mapping[Key, Object_contra]) -> None:
@@ -84,7 +84,7 @@ class ObjectStore(Generic[Object]):
             old = self.objects.get(item.key)
             self._put(item)
             if old is not None and _is_same_in_another_version(old, item):
-                self._deliver_missed(item)
+                self._deliver_resync(item)
         try:
             self._handler.listed(self.objects)
         except Exception as error:
@@ -126,7 +126,7 @@ class ObjectStore(Generic[Object]):
                 repairs[kind] += 1
                 self._put(item)
                 if kind in ("missed_change", "version_only"):
-                    self._deliver_missed(item)
+                    self._deliver_resync(item)
         return repairs
 
     def _missed(self, item: Object, touched: bool) -> str:
@@ -213,19 +213,19 @@ class ObjectStore(Generic[Object]):
         except Exception as error:
             self._handler_failed("changed", error)
 
-    def _deliver_missed(self, new: Object) -> None:
+    def _deliver_resync(self, new: Object) -> None:
         try:
-            self._handler.missed(new)
+            self._handler.resync(new)
         except Exception as error:
-            self._handler_failed("missed", error)
+            self._handler_failed("resync", error)
 
     def _remove(self, key: Key) -> None:
         old = self.objects.pop(key)
         self.received_total += 1
         try:
-            self._handler.gone(old)
+            self._handler.removed(old)
         except Exception as error:
-            self._handler_failed("gone", error)
+            self._handler_failed("removed", error)
 
     def _handler_failed(self, method: str, error: Exception) -> None:
         self.handler_errors_total += 1

@@ -174,7 +174,7 @@ class Reflector(Generic[Object]):
             error = failure
             self.version = ""
             self._note("internal", failure)
-            log.exception("%s: the watch failed", self.name)
+            log.exception("%s: the watch failed with an unexpected exception; all objects are listed again", self.name)
         held = self._stream_began_s >= 0 and self._now() - self._stream_began_s >= KUBE_STEADY_S
         self._stream_began_s = -NEVER
         if held:

@@ -36,7 +36,7 @@ class Contact:
 
     def __init__(self, seat: int, now_s: float) -> None:
         self.seat = seat
-        self.replica: Replica | None = None  # the last life that introduced itself, unless that has ended
+        self.replica: Replica | None = None  # the last life that has sent `Hello`, unless that has ended
         self.is_linked: bool = False
         self.takes_part: bool = False
         self.is_released: bool = False  # silent for longer than `release_s`, where the operator allows that
@@ -65,7 +65,7 @@ class Contacts:
 
     def __init__(self, number: int, rules: GroupRules, now: Now) -> None:
         self.by_seat: dict[int, Contact] = {}
-        self.introduced: dict[int, Replica] = {}  # replicas that may be alive and whose processes are known
+        self.identified: dict[int, Replica] = {}  # replicas that may be alive and whose processes are known
         self.ended: dict[int, None] = {}  # replicas whose end is proven; the oldest first
         self._number = number
         self._seat = seat_of(number)
@@ -103,13 +103,13 @@ class Contacts:
         if seconds:
             self._alive = {number: since_s + seconds for number, since_s in self._alive.items()}
 
-    def note_introduction(self, contact: Contact, replica: Replica) -> None:
+    def note_hello(self, contact: Contact, replica: Replica) -> None:
         """Register the life that is at the other end of the link to this seat."""
         if not self.holder(contact.seat):
             self.note_alive({replica.number})
         contact.replica = replica
         if replica.number in self._alive:
-            self.introduced[replica.number] = replica
+            self.identified[replica.number] = replica
 
     def note_alive(self, numbers: Iterable[int]) -> None:
         """Register that these replicas may be alive, unless their end is proven."""
@@ -122,7 +122,7 @@ class Contacts:
         self.note_alive(replica.number for replica in replicas)
         for replica in replicas:
             if replica.number in self._alive and (replica.machine or replica.pod):
-                self.introduced.setdefault(replica.number, replica)
+                self.identified.setdefault(replica.number, replica)
 
     def note_ended(self, number: int) -> None:
         """Register that the end of another replica is proven."""
@@ -131,7 +131,7 @@ class Contacts:
         self.ended.pop(number, None)
         self.ended[number] = None
         self._alive.pop(number, None)
-        self.introduced.pop(number, None)
+        self.identified.pop(number, None)
         self._released.discard(number)
         contact = self.by_seat.get(seat_of(number))
         if contact is not None and contact.replica is not None:
@@ -140,7 +140,7 @@ class Contacts:
             else:  # a later life that has waited for this
                 self.note_alive({contact.replica.number})
                 if contact.replica.number in self._alive:
-                    self.introduced[contact.replica.number] = contact.replica
+                    self.identified[contact.replica.number] = contact.replica
         if len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
 
@@ -237,11 +237,11 @@ class Contacts:
 
     def alive(self) -> tuple[Replica, ...]:
         """Return the replicas that may be alive, with their processes where these are known."""
-        return tuple([self.introduced.get(number) or Replica(number) for number in self._alive])
+        return tuple([self.identified.get(number) or Replica(number) for number in self._alive])
 
     def known(self, numbers: Iterable[int]) -> tuple[Replica, ...]:
         """Return those of these replicas whose processes are known."""
-        return tuple([self.introduced[number] for number in numbers if number in self.introduced])
+        return tuple([self.identified[number] for number in numbers if number in self.identified])
 
     def may_act(self) -> set[int]:
         """Return the replicas that may use slots, as far as any reachable replica knows."""
@@ -257,7 +257,7 @@ class Contacts:
         return sorted(self.may_act() - {one.number for one in view.replicas})
 
     def are_all_known(self) -> bool:
-        """Return True if each seat has introduced its holder, or has none."""
+        """Return True if the holder of each seat has sent `Hello`, or the seat has none."""
         return all(contact.replica is not None or self.is_empty(contact) for contact in self.by_seat.values())
 
     def possible(self) -> set[int]:

@@ -41,7 +41,7 @@ from activator.members.messages import (
     GroupMessage,
     GroupView,
     Heartbeat,
-    Introduction,
+    Hello,
     Leave,
     LivesChanged,
     Propose,
@@ -55,8 +55,8 @@ from activator.runtime.clock import Now
 
 BEAT_INTERVAL_S: Final = 0.1
 SUSPECT_INTERVAL_S: Final = 0.5  # interval of the queries to the machine of a silent replica about its process
-INTRODUCED_ALIVE_MAX: Final = 512  # replicas that may be alive, in one introduction
-INTRODUCED_ENDED_MAX: Final = 256  # replicas that have ended, in one introduction
+HELLO_ALIVE_MAX: Final = 512  # replicas that may be alive, in one `Hello`
+HELLO_ENDED_MAX: Final = 256  # replicas that have ended, in one `Hello`
 NO_VIEW: Final = GroupView()
 
 
@@ -166,7 +166,7 @@ class Group:
             contact.forget_life()
         contact.is_linked = True
         contact.vacant_s = float("-inf")
-        self._send(seat, self._introduction())  # reachable once its own introduction has arrived
+        self._send(seat, self._hello())  # reachable once its own `Hello` has arrived
 
     def unlinked(self, seat: int) -> None:
         """Register that the link to this seat has ended; messages in transit are lost."""
@@ -203,7 +203,7 @@ class Group:
             contact.owned, contact.held = message.owned, message.held
             self._highest = max(self._highest, message.accepted)
             self._repair(contact, message)
-        elif isinstance(message, Introduction):
+        elif isinstance(message, Hello):
             self._meet(contact, message)
         elif isinstance(message, LivesChanged):
             self._learn(message.lives)
@@ -238,7 +238,7 @@ class Group:
             self.contacts.release_silent()
         if not self._takes_part and self._may_take_part(now_s):
             self._takes_part = True
-            self._introduce_to_all()
+            self._send_hellos()
         if now_s - self._suspected_s >= SUSPECT_INTERVAL_S:
             self._suspected_s = now_s
             self._suspect()
@@ -313,7 +313,7 @@ class Group:
 
     def _set_replica(self, replica: Replica) -> None:
         self.replica = replica
-        self._introduce_to_all()
+        self._send_hellos()
         self._reconsider()
 
     def _is_late(self) -> bool:
@@ -337,14 +337,14 @@ class Group:
             return True
         return self.contacts.are_all_known()
 
-    def _introduction(self) -> Introduction:
-        ended = tuple(self.contacts.ended)[-INTRODUCED_ENDED_MAX:]
-        known = self.contacts.alive()[-INTRODUCED_ALIVE_MAX:]
-        return Introduction(self.replica, self.accepted, self._takes_part, ended, self.lives, known)
+    def _hello(self) -> Hello:
+        ended = tuple(self.contacts.ended)[-HELLO_ENDED_MAX:]
+        known = self.contacts.alive()[-HELLO_ALIVE_MAX:]
+        return Hello(self.replica, self.accepted, self._takes_part, ended, self.lives, known)
 
-    def _introduce_to_all(self) -> None:
+    def _send_hellos(self) -> None:
         for contact in self.contacts.linked():
-            self._send(contact.seat, self._introduction())
+            self._send(contact.seat, self._hello())
 
     def _note_ended(self, number: int) -> None:
         if number == self.number:
@@ -365,15 +365,15 @@ class Group:
         self.contacts.note_alive(view.unproven)
         self.contacts.note_replicas(view.replicas)
 
-    def _meet(self, contact: Contact, message: Introduction) -> None:
+    def _meet(self, contact: Contact, message: Hello) -> None:
         for number in message.ended:
             self._note_ended(number)
         number = message.replica.number
-        if number in self.contacts.ended:  # its own end is in our introduction
+        if number in self.contacts.ended:  # its own end is in our `Hello`
             return
         self._note_view(message.accepted)
         self.contacts.note_replicas(message.known)
-        self.contacts.note_introduction(contact, message.replica)
+        self.contacts.note_hello(contact, message.replica)
         contact.takes_part = message.takes_part
         contact.accepted_epoch = max(message.accepted.epoch, contact.accepted_epoch)
         self._learn(message.lives)
@@ -424,7 +424,7 @@ class Group:
 
     def _proposing(self, view: GroupView) -> Propose:
         """Return the proposal of a view. Replicas that outlive this one can then have the end of others proven."""
-        return Propose(view, self.contacts.known(view.unproven)[-INTRODUCED_ALIVE_MAX:])
+        return Propose(view, self.contacts.known(view.unproven)[-HELLO_ALIVE_MAX:])
 
     def _consider(self, contact: Contact, view: GroupView) -> None:
         """Accept a proposed view, if it comes from the coordinator and is no older than the last one."""

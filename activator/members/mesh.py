@@ -213,7 +213,7 @@ class Mesh:
                 await self._loop.sock_connect(sock, place)
             prepare(sock)
             async with asyncio.timeout(HANDSHAKE_S):
-                return await self._introduce(sock, own, wanted, expected)
+                return await self._handshake(sock, own, wanted, expected)
         except OSError as error:
             sock.close()
             if error.errno == errno.ECONNREFUSED:
@@ -237,7 +237,7 @@ class Mesh:
         except ValueError as error:  # an invalid port, or an invalid host name (UnicodeError)
             raise OSError(errno.EINVAL, f"{address!r} is not an address: {error}") from error
 
-    async def _introduce(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
+    async def _handshake(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
         party = self._party(own)
         dialer = HandshakeClient(self._key, party, wanted, expected, os.urandom(NONCE_BYTES))
         await self._write(sock, dialer.opening)

@@ -1,7 +1,7 @@
 """The messages between replicas about their group: plain data.
 
 Rules
-  1. A link delivers in order, or ends and loses the messages in transit. Both sides of a new link introduce themselves.
+  1. A link delivers in order, or ends and loses the messages in transit. Both sides of a new link send `Hello` first.
   2. An epoch has one view, because it names its proposer.
 """
 
@@ -56,7 +56,7 @@ class RevisionLives(msgspec.Struct, frozen=True, array_like=True):
         return RevisionLives(present, dict(self.dropped.items() - former.dropped.items()))
 
 
-class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Hello(msgspec.Struct, frozen=True, tag="Introduction", array_like=True):  # the tag is part of the protocol
     """The identity of the sender. Sent at the start of a link, and when its data planes change.
 
     `accepted` is the last view that it has accepted. `known` are replicas that may be alive, so that a replica on the
@@ -72,7 +72,7 @@ class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class LivesChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The changes of the sender's lives since its introduction."""
+    """The changes of the sender's lives since its last `Hello`."""
 
     lives: RevisionLives
 
@@ -91,7 +91,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Propose(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A proposed view. `known` are its unproven replicas whose processes are known, as in `Introduction`."""
+    """A proposed view. `known` are its unproven replicas whose processes are known, as in `Hello`."""
 
     view: GroupView
     known: tuple[Replica, ...] = ()
@@ -147,7 +147,7 @@ class Loads(msgspec.Struct, frozen=True, tag=True, array_like=True):
     loads: Annotated[tuple[RevisionLoad, ...], msgspec.Meta(max_length=LOADS_MAX)]
 
 
-GroupMessage = Introduction | LivesChanged | Heartbeat | Propose | Accept | Commit | Ended | Suspected | Leave | Loads
+GroupMessage = Hello | LivesChanged | Heartbeat | Propose | Accept | Commit | Ended | Suspected | Leave | Loads
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(GroupMessage)

@@ -65,7 +65,7 @@ class SharedWriting:
         """Set whether this replica may write: it has read the cluster, and does not drain."""
         self._group.set_writes(writes)
 
-    def tell(self, seat: int, load: Load) -> None:
+    def report(self, seat: int, load: Load) -> None:
         """Send a load of this replica to the owner of its revision."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)

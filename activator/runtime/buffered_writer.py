@@ -59,8 +59,8 @@ class WriteBatcher:
 class BufferedWriter:
     """The buffered writer of one connection."""
 
-    def __init__(self, turn: WriteBatcher, transport: Transport) -> None:
-        self._turn = turn
+    def __init__(self, batcher: WriteBatcher, transport: Transport) -> None:
+        self._batcher = batcher
         self._transport = transport
         self._pending: list[bytes] = []
         self._size: int = 0  # the size of the pending data in bytes
@@ -76,7 +76,7 @@ class BufferedWriter:
             return
         pending = self._pending
         if not pending:
-            self._turn.add(self)
+            self._batcher.add(self)
         pending.append(data)
         self._size += count
         if self._size >= WRITE_AT_ONCE_BYTES:
@@ -85,7 +85,7 @@ class BufferedWriter:
     def touch(self) -> None:
         """Schedule `flush` for the end of the turn, even if nothing is written."""
         if not self._pending:
-            self._turn.add(self)
+            self._batcher.add(self)
 
     def flush(self) -> None:
         """Send the pending data now."""
@@ -163,8 +163,8 @@ class GatheringWriter(BufferedWriter):
     A large piece, which is sent at once, does not call `gather`: the protocol's buffered data follow that piece.
     """
 
-    def __init__(self, turn: WriteBatcher, transport: Transport, gather: Callable[[], None]) -> None:
-        super().__init__(turn, transport)
+    def __init__(self, batcher: WriteBatcher, transport: Transport, gather: Callable[[], None]) -> None:
+        super().__init__(batcher, transport)
         self._gather = gather
 
     def flush(self) -> None:

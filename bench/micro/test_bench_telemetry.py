@@ -39,7 +39,7 @@ class Deaf(SlotEvents):
     def activated(self, key: str) -> None:
         pass
 
-    def wanted(self, key: str) -> None:
+    def request_scale_up(self, key: str) -> None:
         pass
 
 

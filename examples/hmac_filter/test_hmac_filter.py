@@ -35,4 +35,4 @@ class TestHmacFilter(FilterContract):
             body,
         )
         with self.running() as running:
-            assert running.ask(request)[0] == status
+            assert running.send(request)[0] == status

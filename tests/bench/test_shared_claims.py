@@ -114,8 +114,8 @@ async def test_rows_of_the_gone_are_removed_and_their_indexes_filled(tmp_path: P
         assert await keeper.remove_gone({"uid-never-there"}) == 0
         gone = {one.holder.uid for one, index in zip(starters, indexes) if index in {1, 2}}
         assert await keeper.remove_gone(gone) == 2
-        newcomers = [world.starter(number, kind) for number in (10, 11)]
-        assert sorted(await claim_all(newcomers)) == [1, 2]
+        starters = [world.starter(number, kind) for number in (10, 11)]
+        assert sorted(await claim_all(starters)) == [1, 2]
         assert is_dense([row["index"] for row in await rows(world)])
 
 

@@ -58,7 +58,7 @@ def test_what_is_written_is_what_the_data_plane_gets() -> None:
         ("headers: {request: {remove: [host]}}", "headers.request.remove[0]: `Host` can only be set"),
         ("headers: {request: {set: {'a b': c}}}", "headers.request.set.a b: 'a b' is no name of a header field"),
         ('headers: {request: {set: {a: "b\\nc"}}}', "headers.request.set.a: found"),
-        ("headers: {request: {set: {a: 'env:NOBODY_SET_IT'}}}", "headers.request.set.a: a: the environment variable NOB"),
+        ("headers: {request: {set: {a: 'env:NOBODY_SET_IT'}}}", "headers.request.set.a: a: the environment variable"),
         ("headers: {response: {append: {a: 'file:/nobody'}}}", "headers.response.append.a: a: the file /nobody cannot"),
         ("fault: {delay_share: 0.5}", "fault: say what happens: `delay`, `status` or both"),
         ("fault: {status: 99}", 'fault.status: found "99", expected a status from 200 to 599'),

@@ -211,7 +211,7 @@ class ManualPool(Http2Pool):
 
     def check_over(self) -> None:
         for line in self.lines:
-            assert not line.connection.codec.streams and line.connection.promised == 0
+            assert not line.connection.codec.streams and line.connection.reserved_streams == 0
         assert not self._waiting and not self._refused
 
 

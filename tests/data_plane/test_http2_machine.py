@@ -268,10 +268,10 @@ class Storm(RuleBasedStateMachine):
             held = 0
             for line in pool.lines:
                 connection = line.connection
-                waiting = [one for one, _, _ in connection._unsettled if one.has_place]
-                assert connection.promised == len(waiting)
+                waiting = [one for one, _, _ in connection._before_settings if one.has_place]
+                assert connection.reserved_streams == len(waiting)
                 if not connection.is_closed:
-                    held += len(connection.codec.streams) + connection.promised
+                    held += len(connection.codec.streams) + connection.reserved_streams
                     assert connection in pool._open
                     if connection.is_ready:
                         assert connection in pool._ready
@@ -298,7 +298,7 @@ class Storm(RuleBasedStateMachine):
             for line in pool.lines:
                 connection = line.connection
                 # What is left has been told to the pod, which may be slow to take it.
-                assert connection.promised == 0
+                assert connection.reserved_streams == 0
                 for stream in connection.codec.streams.values():
                     assert stream.user is None or stream.user.exchange is None
         it.end()

@@ -26,7 +26,7 @@ MODULE = "tests.e2e.faulty_filters"
     ("name", "body", "check"),
     [
         ("TrustsText", b"", "test_it_raises_nothing_whatever_the_head_is_like"),
-        ("LooksTooEarly", b"whole", "test_the_answer_does_not_depend_on_how_the_bytes_come"),
+        ("LooksTooEarly", b"whole", "test_the_response_does_not_depend_on_segmentation"),
     ],
 )
 def test_the_contract_finds_what_is_wrong(name: str, body: bytes, check: str) -> None:

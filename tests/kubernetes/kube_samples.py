@@ -83,11 +83,11 @@ class Recorder:
         self.told.append(("+" if old is None else "~", new.metadata.name))
         self.last[new.key] = new
 
-    def gone(self, old: KubeObject) -> None:
+    def removed(self, old: KubeObject) -> None:
         self.told.append(("-", old.metadata.name))
         del self.last[old.key]
 
-    def missed(self, new: KubeObject) -> None:
+    def resync(self, new: KubeObject) -> None:
         assert unchanged(self.last[new.key], new), "what it is now has been told before"
         self.missed_names.append(new.metadata.name)
 

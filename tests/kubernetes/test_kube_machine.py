@@ -35,9 +35,9 @@ class Strict(Recorder):
             assert (before.data, before.metadata.labels) != (new.data, new.metadata.labels)
         super().changed(old, new)
 
-    def gone(self, old: KubeObject) -> None:
+    def removed(self, old: KubeObject) -> None:
         assert self.last[old.key].metadata.uid == old.metadata.uid
-        super().gone(old)
+        super().removed(old)
 
 
 class Life:

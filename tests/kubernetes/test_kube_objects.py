@@ -223,7 +223,7 @@ def test_an_error_event_is_a_refusal() -> None:
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old", "metadata": {}}
     with pytest.raises(RefusedError, match="410 Expired: too old") as refused:
         Decoding(Service).event(json.dumps({"type": "ERROR", "object": status}).encode())
-    assert refused.value.gone
+    assert refused.value.is_expired
     with pytest.raises(RefusedError, match="500"):
         Decoding(Service).event(b'{"type": "ERROR", "object": {"code": "odd", "spec": 5}}')
 

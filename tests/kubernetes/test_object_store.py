@@ -46,7 +46,7 @@ def test_events_that_come_are_not_lost() -> None:
 
 def test_a_handler_that_raises_is_counted_and_the_list_is_told_to_its_end() -> None:
     class Failing(Recorder):
-        def missed(self, new: object) -> None:
+        def resync(self, new: object) -> None:
             raise RuntimeError("injected")
 
     recorder = Failing()

@@ -395,9 +395,9 @@ class TableMachine(RuleBasedStateMachine):
             return
         was_warm = not pod.warming
         pod.warming, pod.from_s = False, None
-        newcomers = [p for p in self.pods.values() if p.warming]
-        if was_warm and newcomers and not any(p is not pod and p.is_warm() for p in self.pods.values()):
-            oldest = min(newcomers, key=lambda p: p.arrived)
+        new_pods = [p for p in self.pods.values() if p.warming]
+        if was_warm and new_pods and not any(p is not pod and p.is_warm() for p in self.pods.values()):
+            oldest = min(new_pods, key=lambda p: p.arrived)
             self.warm_from_s = oldest.from_s
             oldest.warming = False
 

@@ -70,9 +70,9 @@ class NoReserve(Oracle):
         weighing = [t for t in contenders(table) if t.weight > 0]
         return [t for t in found if t.weight > 0] if weighing else found
 
-    def newcomers(self, newcomers: list[PodTracker], others: list[PodTracker]) -> list[PodTracker]:
-        weighing = [t for t in newcomers + others if t.weight > 0]
-        return [t for t in newcomers if t.weight > 0] if weighing else newcomers
+    def new_pods(self, new_pods: list[PodTracker], others: list[PodTracker]) -> list[PodTracker]:
+        weighing = [t for t in new_pods + others if t.weight > 0]
+        return [t for t in new_pods if t.weight > 0] if weighing else new_pods
 
 
 class OwnPod(NotTheWorst):

@@ -89,18 +89,18 @@ function graph(title, series, words, shown, ages_s, span_s) {
     head.append(legend[number], ' ');
   });
   head.append(when);
-  const tell = place => series.forEach(([name, values], number) => {
+  const showValues = place => series.forEach(([name, values], number) => {
     const value = place < 0 ? [...values].reverse().find(one => one !== null) : values[place];
     write(legend[number], name + ' ' + (value === undefined || value === null ? '–' : shown(value)));
   });
-  const leave = () => { tell(-1); write(when, ''); pointer.setAttribute('visibility', 'hidden'); };
+  const leave = () => { showValues(-1); write(when, ''); pointer.setAttribute('visibility', 'hidden'); };
   plot.addEventListener('pointermove', event => {
     const {left, width} = picture.getBoundingClientRect(), wanted_s = span_s * (1 - (event.clientX - left) / width);
     let place = 0;
     ages_s.forEach((age_s, number) => { if (Math.abs(age_s - wanted_s) < Math.abs(ages_s[place] - wanted_s)) place = number; });
     const across = (WIDE * (1 - ages_s[place] / span_s)).toFixed(1);
     for (const [name, value] of [['x1', across], ['x2', across], ['y1', 0], ['y2', HIGH], ['visibility', 'visible']]) pointer.setAttribute(name, value);
-    tell(place);
+    showValues(place);
     write(when, lasting(ages_s[place]) + ' ago');
   });
   plot.addEventListener('pointerleave', leave);
@@ -122,8 +122,8 @@ function axis(span_s) {
 // --- the timeline of a group ---------------------------------------------------------------------------------------
 
 function timeline(lanes, span_s) {
-  const made = element('div', 'lanes'), said = element('p', 'legend');
-  for (const state of ['loading', 'serving', 'leaving', 'asleep']) said.append(element('i', 'span ' + state), state + ' ');
+  const made = element('div', 'lanes'), legend = element('p', 'legend');
+  for (const state of ['loading', 'serving', 'leaving', 'asleep']) legend.append(element('i', 'span ' + state), state + ' ');
   for (const lane of lanes) {
     const track = element('div', 'track'), spans = lane.spans.filter(one => one.to_age_s < span_s), told = [];
     if (!spans.length) continue;
@@ -139,7 +139,7 @@ function timeline(lanes, span_s) {
     made.append(element('span', 'lane', lane.revision), track);
   }
   if (!made.childElementCount) return element('div');
-  made.append(element('span'), axis(span_s), element('span'), said);
+  made.append(element('span'), axis(span_s), element('span'), legend);
   return made;
 }
 

@@ -311,9 +311,9 @@ async function draw_requests(row) {
     const last = made.insertCell();
     if (one.has_capture) { const link = last.appendChild(element('a', '', 'capture')); link.setAttribute('href', '/debug/requests/' + one.id); }
   }
-  const said = element('p', 'legend');
-  for (const name of PHASES) said.append(element('i', name), name + ' ');
-  box.append(element('h2', '', 'Last requests'), shown, said);
+  const legend = element('p', 'legend');
+  for (const name of PHASES) legend.append(element('i', name), name + ' ');
+  box.append(element('h2', '', 'Last requests'), shown, legend);
 }
 async function output(row) {
   const answer = await ask('/logs/' + row.key + '?after=' + row.after);
@@ -379,9 +379,9 @@ function draw_groups(groups) {
   box.dataset.shown = text;
   box.replaceChildren(...groups.map(group => {
     const made = element('div'), names = Object.keys(group.budget), bar = element('div', 'budget');
-    const said = names.map(name => name + ' ' + amount(group.used[name]) + ' of ' + amount(group.budget[name])).join(', ');
+    const budgets = names.map(name => name + ' ' + amount(group.used[name]) + ' of ' + amount(group.budget[name])).join(', ');
     made.append(element('h2', '', 'Group ' + group.name), element('div', 'soft',
-      (said || 'one revision at a time') + ' · ' + group.discipline + ' · ' + group.swaps + ' swaps'));
+      (budgets || 'one revision at a time') + ' · ' + group.discipline + ' · ' + group.swaps + ' swaps'));
     for (const one of group.holders) {
       const states = ['running', 'leaving', 'sleeping'].filter(state => one[state]).map(state => one[state] + ' ' + state);
       const part = element('span', one.leaving ? 'moving' : one.running ? 'loaded' : 'soft', one.revision + ': ' +
@@ -414,7 +414,7 @@ async function change(path, button, what) {
   button.disabled = true;
   try {
     const answer = await fetch(path, {method: 'POST', headers: {'Activator-Admin': '1'}, signal: AbortSignal.timeout(CHANGE_MS)});
-    const said = await answer.json(), problems = said.problems || [], restart = said.needs_restart || [];
+    const result = await answer.json(), problems = result.problems || [], restart = result.needs_restart || [];
     told.textContent = what + ': ' + (problems.length ? problems.join('; ') :
       restart.length ? 'done; only a new start applies ' + restart.join(', ') : 'done');
     mark(told, problems.length || restart.length ? 'bad' : 'good');

@@ -93,7 +93,7 @@ class MessageParser:
         # The incomplete head.
         self._begun: bytearray = bytearray()
         self._fed: int = 0  # how many of these bytes llhttp was fed; 0 until the first line is checked
-        self._line_judged: bool = False
+        self._line_validated: bool = False
         self._line_ends: int = 0
         # Empty lines before a head.
         self._blank_bytes: int = 0
@@ -104,11 +104,11 @@ class MessageParser:
     def _new_grammar(self) -> Grammar:
         raise NotImplementedError
 
-    def _judge_line(self, line: bytes) -> None:
+    def _validate_line(self, line: bytes) -> None:
         """Validate the first line, which is complete."""
         raise NotImplementedError
 
-    def _judge_line_begun(self, line: bytes) -> None:
+    def _validate_line_begun(self, line: bytes) -> None:
         """Validate the bytes received so far of a first line that is not complete."""
         raise NotImplementedError
 
@@ -129,9 +129,9 @@ class MessageParser:
         raise NotImplementedError
 
     def _repeats_fields(self) -> bool:
-        """Return True if fields that repeat those of a repeatable head mean the same behind the line judged last.
+        """Return True if fields that repeat those of a repeatable head mean the same behind the line validated last.
 
-        Called after `_judge_line`.
+        Called after `_validate_line`.
         """
         return False
 
@@ -245,7 +245,7 @@ class MessageParser:
         stop = min(len(data), pos + self._head_max)
         line_end = end_of_line(data, pos, stop)
         if line_end >= 0:
-            self._judge_line(data[pos:line_end])
+            self._validate_line(data[pos:line_end])
             if seen:
                 end = line_end + len(seen) - self._seen_line_end
                 if end <= stop and data[line_end:end] == seen[self._seen_line_end :] and self._repeats_fields():
@@ -265,7 +265,7 @@ class MessageParser:
                 return end
         self._begun = bytearray()
         self._fed = 0
-        self._line_judged = False
+        self._line_validated = False
         self._line_ends = 0
         return self._read_head_piece(data, pos)
 
@@ -303,8 +303,8 @@ class MessageParser:
         head = bytes(begun[:end])
         self._begun = bytearray()
         line_end = head.find(_LINE_END)
-        if not self._line_judged:
-            self._judge_line(head[:line_end])
+        if not self._line_validated:
+            self._validate_line(head[:line_end])
         if self._fields.read(head, line_end, end) != end:
             raise WireError(self._bad, "the head does not end where it should")
         self._feed(self._rest_for_grammar(head) if self._fed > 0 else self._for_grammar(head, line_end))
@@ -341,14 +341,14 @@ class MessageParser:
         """Validate and feed the bytes of an incomplete head that follow its first `known` bytes."""
         begun = self._begun
         end = -1
-        if not self._line_judged:
+        if not self._line_validated:
             end = begun.find(_LINE_END, max(known - 1, 0))
             if end < 0:
                 self._check_line_begun(bytes(begun[max(known - 1, 0) :]))
-                self._judge_line_begun(bytes(begun))
+                self._validate_line_begun(bytes(begun))
                 return
-            self._judge_line(bytes(begun[:end]))
-            self._line_judged = True
+            self._validate_line(bytes(begun[:end]))
+            self._line_validated = True
         if not self._streams_bytes:
             self._feed_lines(begun, known)
             return

@@ -156,10 +156,10 @@ class RequestParser(MessageParser):
     def _new_grammar(self) -> Grammar:
         return HttpRequestParser(self._delivery)
 
-    def _judge_line(self, line: bytes) -> None:
-        self._request_line.judge(line)
+    def _validate_line(self, line: bytes) -> None:
+        self._request_line.validate(line)
 
-    def _judge_line_begun(self, line: bytes) -> None:
+    def _validate_line_begun(self, line: bytes) -> None:
         self._request_line.check_length(line)
 
     def _for_grammar(self, head: bytes, line_end: int) -> bytes:

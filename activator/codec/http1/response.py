@@ -177,7 +177,7 @@ class ResponseParser(MessageParser):
     def _new_grammar(self) -> Grammar:
         return HttpResponseParser(self._delivery)
 
-    def _judge_line(self, line: bytes) -> None:
+    def _validate_line(self, line: bytes) -> None:
         usual = _USUAL_LINES.get(line)
         if usual is not None:
             self._http_1_0 = False
@@ -196,7 +196,7 @@ class ResponseParser(MessageParser):
         self._status = int(digits)
         self._reason_phrase = phrase
 
-    def _judge_line_begun(self, line: bytes) -> None:
+    def _validate_line_begun(self, line: bytes) -> None:
         beginning = line[:9]
         if not b"HTTP/1.1 ".startswith(beginning) and not b"HTTP/1.0 ".startswith(beginning):
             raise WireError(_BAD, "the response does not begin with HTTP/1.1 or HTTP/1.0")

@@ -49,18 +49,18 @@ class RequestLine:
 
     def __init__(self, target_max: int) -> None:
         self._target_max = target_max
-        self._judged: bytes = b""  # the last valid line
+        self._validated: bytes = b""  # the last valid line
         self.method: bytes = b""
         self.target: bytes = b""
         self.http_1_0: bool = False
         self.authority: bytes | None = None  # the authority of an absolute-form target, lowered
         self.for_grammar: bytes = b""  # the line that llhttp is fed instead of one that it would refuse
 
-    def judge(self, line: bytes) -> None:
+    def validate(self, line: bytes) -> None:
         """Parse the line. Raises WireError if it is malformed or not supported."""
-        if line == self._judged:
+        if line == self._validated:
             return  # clients that poll or call procedures repeat the same line
-        self._judged = b""
+        self._validated = b""
         self.check_length(line)
         parts = line.split(b" ")
         if len(parts) != 3:
@@ -91,7 +91,7 @@ class RequestLine:
             self.target = target
         else:
             self._other_form(target)
-        self._judged = line
+        self._validated = line
 
     def check_length(self, line: bytes) -> None:
         """Refuse a line, complete or not, whose target must be too long."""

@@ -83,9 +83,9 @@ class Http2Sender:
 
     def send_end(self, stream: Stream, trailers: Headers) -> None:
         """End the stream after the data buffered for it."""
-        if stream.is_closed or stream.local_ended or stream.end_wanted:
+        if stream.is_closed or stream.local_ended or stream.end_pending:
             return
-        stream.end_wanted = True
+        stream.end_pending = True
         stream.trailers = trailers
         self._pump(stream)
 
@@ -157,7 +157,7 @@ class Http2Sender:
                 self._wait(stream, False)
             if stream.local_ended:
                 self._local_ended(stream)
-            elif stream.end_wanted:
+            elif stream.end_pending:
                 self._end(stream)
         else:
             self._wait(stream, stream.send_window > 0)
@@ -187,7 +187,7 @@ class Http2Sender:
                 count = stream.unsent_bytes
             if count > FRAME_BYTES_MAX:
                 count = FRAME_BYTES_MAX
-            last = stream.end_wanted and count == stream.unsent_bytes and not stream.trailers
+            last = stream.end_pending and count == stream.unsent_bytes and not stream.trailers
             out.append(data_start(count, last))
             out.append(stream.id_bytes)
             stream.move(count, out)
@@ -208,7 +208,7 @@ class Http2Sender:
         size = stream.unsent_bytes
         if size == 0 or size > room or size > FRAME_BYTES_MAX or not stream.is_single():
             return False
-        last = stream.end_wanted and not stream.trailers
+        last = stream.end_pending and not stream.trailers
         self._events.write(b"%b%b%b" % (data_start(size, last), stream.id_bytes, stream.take_single()))
         if last:
             stream.local_ended = True

@@ -5,7 +5,7 @@ Rules
      `is_closed` is true after that.
   2. Received data are counted against `receive_window`. The window is returned to the peer only while the stream is not
      `paused`, so that at most one window is in flight beyond the data that the reader accepts.
-  3. Data to be sent wait in `unsent` until both windows and the transport allow it. If `end_wanted` is set, the end of
+  3. Data to be sent wait in `unsent` until both windows and the transport allow it. If `end_pending` is set, the end of
      the stream, with `trailers`, follows them.
 """
 
@@ -50,7 +50,7 @@ class Stream:
         self.unsent_first: i64 = 0  # index in `unsent` of the first piece that is not completely sent
         self.unsent_bytes: i64 = 0
         self.unsent_at: i64 = 0  # bytes of that piece that have been sent
-        self.end_wanted: bool = False
+        self.end_pending: bool = False
         self.trailers: Headers = _NO_TRAILERS
         self.local_ended: bool = False
         self.wants_no_more: bool = False  # when all is sent, reset the stream instead of receiving the rest (8.1)
@@ -105,4 +105,4 @@ class Stream:
             self.unsent_first = 0
             self.unsent_bytes = 0
             self.unsent_at = 0
-        self.end_wanted = False
+        self.end_pending = False

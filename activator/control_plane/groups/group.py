@@ -123,7 +123,7 @@ class BudgetGroup:
             self.plan()
         state.busy = count
 
-    def wanted(self, key: str, count: int) -> None:
+    def set_desired(self, key: str, count: int) -> None:
         """Set how many programs are wanted."""
         self.members[key].wanted = count
         self.plan()

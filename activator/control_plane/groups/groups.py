@@ -118,14 +118,14 @@ class Groups:
 
     # --- what happens ---
 
-    def wanted(self, key: str, count: int) -> None:
+    def set_desired(self, key: str, count: int) -> None:
         """Set how many programs the load, a minimum or a schedule calls for."""
         self._wanted[key] = count
         group = self._of.get(key)
         if group is None:
             self._grant_alone(key)
         else:
-            group.wanted(key, count)
+            group.set_desired(key, count)
 
     def keep(self, key: str, count: int) -> None:
         """Set how many programs a minimum, a schedule, a preload or an operator calls for, without a request."""

@@ -133,44 +133,46 @@ class Windows:
         self._seconds = 0.0  # the part of it that needs pods
         self._rate = Totals(stable_s, panic_s, at_s, float(requests), is_rate=True)
         self._requests = requests
-        self._here = 0  # last observed requests, including those that pods have answered
-        self._carried = 0  # last observed requests at pods and in the queue
-        self._quiet_s = at_s  # since when there has been no request, while there is none
+        self._present = 0  # last observed requests, including those that pods have answered
+        self._needing_pods = 0  # last observed requests at pods and in the queue
+        self._idle_since_s = at_s  # the time since which there has been no request, if there is none
         self._peak_buckets = _buckets(stable_s)
         self._peaks: deque[tuple[int, int]] = deque()  # (bucket, its maximum), with falling maxima
 
     def observe(self, load: Load) -> None:
         """Record a load of the revision."""
         at_s = load.at_s
-        carried = load.in_flight + load.queued
-        here = max(load.concurrency, carried)
+        needing_pods = load.in_flight + load.queued
+        present = max(load.concurrency, needing_pods)
         silent_s = 0.0
-        if self._here == 0 and (here or load.requests_total != self._requests):
-            silent_s = max(at_s - self._quiet_s, 0.0)
-        if not here and (self._here or load.requests_total != self._requests):
-            self._quiet_s = at_s
-        self._seconds += max(load.request_seconds - self._reported, 0.0) * (carried / here if here else 1.0)
+        # Rule 4: the silence before this load had no request. It ends with a request that is present, or with one that
+        # has come and gone since; the latter also begins another silence.
+        if self._present == 0 and (present or load.requests_total != self._requests):
+            silent_s = max(at_s - self._idle_since_s, 0.0)
+        if not present and (self._present or load.requests_total != self._requests):
+            self._idle_since_s = at_s
+        self._seconds += max(load.request_seconds - self._reported, 0.0) * (needing_pods / present if present else 1.0)
         self._reported = load.request_seconds
         self._concurrency.observe(at_s, self._seconds, silent_s)
         self._rate.observe(at_s, float(load.requests_total), silent_s)
         self._requests = load.requests_total
-        self._here, self._carried = here, carried
-        self._record_peak(floor(at_s / BUCKET_S), carried)
+        self._present, self._needing_pods = present, needing_pods
+        self._record_peak(floor(at_s / BUCKET_S), needing_pods)
 
     def averages(self, metric: str, now_s: float) -> tuple[float, float]:
         """Return the averages of this metric over the stable and over the panic window."""
         totals = self._rate if metric == METRIC_RPS else self._concurrency
-        if self._here == 0:
+        if self._present == 0:
             self._concurrency.advance(now_s)
             self._rate.advance(now_s)
-        default = 0.0 if metric == METRIC_RPS else float(self._carried)
+        default = 0.0 if metric == METRIC_RPS else float(self._needing_pods)
         stable, panic = totals.average(now_s, panic=False), totals.average(now_s, panic=True)
         return default if stable is None else stable, default if panic is None else panic
 
     def peak(self, now_s: float) -> int:
         """Return the largest number of concurrent requests in the stable window."""
         self._forget(floor(now_s / BUCKET_S))
-        return max(self._carried, self._peaks[0][1] if self._peaks else 0)
+        return max(self._needing_pods, self._peaks[0][1] if self._peaks else 0)
 
     def resize(self, stable_s: float, panic_s: float) -> None:
         """Change the windows, and keep the past."""
@@ -178,14 +180,14 @@ class Windows:
         self._rate.resize(stable_s, panic_s)
         self._peak_buckets = _buckets(stable_s)
 
-    def _record_peak(self, bucket: int, here: int) -> None:
-        if self._peaks and self._peaks[-1][0] == bucket and here <= self._peaks[-1][1]:
+    def _record_peak(self, bucket: int, requests: int) -> None:
+        if self._peaks and self._peaks[-1][0] == bucket and requests <= self._peaks[-1][1]:
             return
         self._forget(bucket)
-        while self._peaks and self._peaks[-1][1] <= here:
+        while self._peaks and self._peaks[-1][1] <= requests:
             self._peaks.pop()
         if not self._peaks or self._peaks[-1][0] != bucket:
-            self._peaks.append((bucket, here))
+            self._peaks.append((bucket, requests))
 
     def _forget(self, bucket: int) -> None:
         while self._peaks and bucket - self._peaks[0][0] > self._peak_buckets:

@@ -33,17 +33,17 @@ class AddressIndex:
         one = self._one.get(address)
         return () if one is None else (one,)
 
-    def arrived(self, identity: str, address: str) -> None:
+    def add(self, identity: str, address: str) -> None:
         """Add a pod at an address; no effect if it is there already."""
         if self.is_free(address):
             self._one[address] = identity
             return
-        here = self.at(address)
-        if identity not in here:
+        present = self.at(address)
+        if identity not in present:
             self._one.pop(address, None)
-            self._more[address] = (*here, identity)
+            self._more[address] = (*present, identity)
 
-    def left(self, identity: str, address: str) -> None:
+    def remove(self, identity: str, address: str) -> None:
         """Remove a pod from an address; no effect if it is not there."""
         if not self.is_shared(address):
             if self._one.get(address) == identity:

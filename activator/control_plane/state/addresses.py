@@ -69,8 +69,8 @@ def index_pods(
             for identity in revision.addresses.at(address):
                 known = revision.pods.get(identity)
                 if known is not None and known.address == address:
-                    index.arrived(identity, address)
-        index.arrived(pod.identity, address)
+                    index.add(identity, address)
+        index.add(pod.identity, address)
         if pod.ousted_by or index.is_shared(address):
             shared[address] = None
 

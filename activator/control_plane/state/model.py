@@ -167,10 +167,10 @@ def _count_effects(model: Model, reduction: Reduction) -> None:
 def _write_pod(record: RevisionRecord, identity: str, pod: PodRecord | None) -> None:
     old = record.pods.get(identity)
     if old is not None and (pod is None or pod.address != old.address):
-        record.addresses.left(identity, old.address)
+        record.addresses.remove(identity, old.address)
     if pod is None:
         record.tally.removed(record.pods.pop(identity, None))
     else:
         if old is None or pod.address != old.address:
-            record.addresses.arrived(identity, pod.address)
+            record.addresses.add(identity, pod.address)
         record.pods[identity] = record.tally.exchanged(old, pod)

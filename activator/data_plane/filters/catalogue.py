@@ -106,7 +106,7 @@ class FilterCatalogue:
         found = {} if self._keys is None else self._keys.totals()
         return {name: (one.requests, one.prompt_tokens, one.completion_tokens) for name, one in found.items()}
 
-    def chain_of_all(self) -> FilterChain | None:
+    def chain_before_routing(self) -> FilterChain | None:
         """Return the filters of requests whose revision is not known yet; None if there are none."""
         return FilterChain((), self.shared) if self.shared else None
 

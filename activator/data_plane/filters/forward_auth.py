@@ -1,18 +1,19 @@
 """External authorisation (`forward_auth`): an HTTP server decides about each request before it may start a pod.
 
 Rules
-  1. The question is a GET with the fields of the request, without those about its body and its connection, and without
-     conditions. X-Forwarded-Method, -Proto, -Host, -Uri and -For describe the request. Fields that other filters have
-     removed, such as the key of a user, are not sent.
+  1. The authorisation request is a GET with the fields of the client's request, without those about its body and its
+     connection, and without conditions. X-Forwarded-Method, -Proto, -Host, -Uri and -For describe the client's request.
+     Fields that other filters have removed, such as the key of a user, are not sent.
   2. A response with 2xx lets the request through. Any other response is sent to the client.
   3. Without a complete, valid response the request is refused (`auth_unavailable`), never let through.
   4. The listed fields of a client are removed from each request and its trailers, with all names that a server could
      take for them.
   5. Until the decision a request is `is_unverified`: it starts no pod and is no load.
-  6. A revision has at most QUESTIONS_MAX questions under way in each worker, with connections of its own. The next
-     WAITING_MAX wait for their turn, within the same timeout. A client that leaves ends its question.
-  7. Only 2xx is cached. The key of an entry is a hash, with a random key, of the whole question except for the id and
-     the trace of the request: whatever the authoriser decides by, it was the same.
+  6. A revision has at most AUTH_REQUESTS_MAX authorisation requests under way in each worker, with connections of its
+     own. The next WAITING_MAX wait for their turn, within the same timeout. A client that disconnects ends its
+     authorisation request.
+  7. Only 2xx is cached. The cache key is a hash, with a random key, of the whole authorisation request except for the
+     id and the trace, so every field that the authoriser may decide by is the same.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from activator.runtime.clock import NEVER, Deadline, Now, TimingWheel
 from activator.runtime.reasons import GrpcStatus, Reason
 from activator.runtime.units import KIB
 
-QUESTIONS_MAX: Final = 64  # under way, of one revision in one worker
-WAITING_MAX: Final = 1_000  # questions that wait for their turn
+AUTH_REQUESTS_MAX: Final = 64  # under way, of one revision in one worker
+WAITING_MAX: Final = 1_000  # authorisation requests that wait for their turn
 RESPONSE_BODY_BYTES_MAX: Final = 64 * KIB  # a longer one is no valid response
 CACHED_MAX: Final = 1_000  # decisions of one revision in one worker
 CACHED_BYTES_MAX: Final = 4 * KIB  # a decision with longer fields is not cached
-POOL_IDLE_S: Final = 10.0  # without a question, until the pool of connections is closed
+POOL_IDLE_S: Final = 10.0  # without an authorisation request, until the pool of connections is closed
 HOLD_SLACK_S: Final = 1.0  # after the timeout, until the hold of the request times out
 RETRY_AFTER_S: Final = 1  # whole seconds, in a refusal without a decision
 
@@ -49,7 +50,7 @@ log = logging.getLogger("activator.upstream")
 OpenPool = Callable[[ForwardAuthSpec], PodPool]
 
 _NO_PIECES: Final[list[bytes]] = []
-# Fields of the client that are not part of a question; a conditional request would get a conditional response.
+# Fields of the client that are not sent to the authoriser; a conditional request would get a conditional response.
 _NOT_ASKED: Final = removal(
     frozenset((
         b"host", b"content-type", b"content-encoding", b"content-language", b"content-location", b"content-range",
@@ -75,13 +76,13 @@ class Decision:
 
 
 @final
-class Question(PodUser):
-    """The question about one request, from its turn until the response, a failure, or the end of the request."""
+class AuthRequest(PodUser):
+    """The authorisation request for one client request, from its turn until the response, a failure, or its end."""
 
     def __init__(self, head: RequestHead, request: Exchange, owner: ForwardAuth, key: bytes) -> None:
         super().__init__(head)
         self.request = request
-        self.fallbacks: int = int(request.fallbacks)  # the revision of the question
+        self.fallbacks: int = int(request.fallbacks)  # the revision of the authorisation request
         self.hold: int = 0
         self.key = key  # the place of the decision in the cache; empty: not cached
         self._owner = owner
@@ -94,14 +95,14 @@ class Question(PodUser):
         self._body_bytes: int = 0
 
     def begin(self, pool: PodPool, idle_max_s: float, now_s: float) -> None:
-        """Send the question on a connection of `pool`."""
+        """Send the authorisation request on a connection of `pool`."""
         self._pool = pool
         pod = pool.checkout(self, idle_max_s, now_s)
         if pod is not None:
             self.connected(pod)
 
     def cancel(self) -> None:
-        """End the question, because its request has ended."""
+        """End the authorisation request, because its request has ended."""
         self._end(None, "")
 
     def expired(self, now_s: float) -> None:
@@ -138,7 +139,7 @@ class Question(PodUser):
 
     def response_end(self, trailers: Headers) -> None:
         head = self._head
-        self._pod = None  # the connection may serve another question from now on
+        self._pod = None  # the connection may serve another authorisation request from now on
         if head is not None and not self._is_over:
             self._end(head, "")
 
@@ -165,7 +166,7 @@ class Question(PodUser):
     # --- within ---
 
     def _end(self, head: ResponseHead | None, problem: str) -> None:
-        """End the question with a response, with a problem, or with neither if its request has ended."""
+        """End the authorisation request with a response, with a problem, or with neither if its request has ended."""
         if self._is_over:
             return
         self._is_over = True
@@ -180,21 +181,21 @@ class Question(PodUser):
 
 @final
 class _Leaving(BodyWatcher):
-    """The end of a request, which cancels its question."""
+    """The end of a request, which cancels its authorisation request."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, auth_request: AuthRequest) -> None:
         super().__init__()
-        self._question: Question | None = question
+        self._auth_request: AuthRequest | None = auth_request
 
     def stop(self) -> None:
-        question, self._question = self._question, None
-        if question is not None:
-            question.cancel()
+        auth_request, self._auth_request = self._auth_request, None
+        if auth_request is not None:
+            auth_request.cancel()
 
 
 @final
 class _PoolEnd(Deadline):
-    """The time at which the connections to an authoriser are closed, because there has been no question."""
+    """The time at which the connections to an authoriser are closed, because it has had no request."""
 
     def __init__(self, owner: ForwardAuth) -> None:
         super().__init__()
@@ -218,10 +219,10 @@ class ForwardAuth(Filter):
         self._target: bytes = spec.target.encode()
         self._names: frozenset[bytes] = frozenset([name.lower().encode() for name in spec.headers])
         self._shapes: frozenset[bytes] = frozenset([shape_of(name) for name in self._names])
-        self._pool: PodPool | None = None  # opened by a question
+        self._pool: PodPool | None = None  # opened by an authorisation request
         self._pool_end = _PoolEnd(self)
         self._asking: int = 0
-        self._waiting: dict[Question, None] = {}  # the one that has waited longest is first
+        self._waiting: dict[AuthRequest, None] = {}  # the one that has waited longest is first
         self._cached: dict[bytes, Decision] = {}  # the oldest is first
         self._hash_key: bytes = secrets.token_bytes(32)
         self._refused: Decision | None = None  # set while `on_failure` is called with its request
@@ -235,7 +236,7 @@ class ForwardAuth(Filter):
     def on_request(self, request: Exchange) -> None:
         if self._names:
             request.edit().add(removal(self._names | _names_like(self._shapes, request.head.headers)))
-        head = self._question_of(request)
+        head = self._auth_request_of(request)
         key = self._key_of(head) if self._spec.cache_s > 0.0 else b""
         decision = self._find(key) if key else None
         if decision is not None:
@@ -244,11 +245,11 @@ class ForwardAuth(Filter):
         if len(self._waiting) >= WAITING_MAX:
             request.fail(Reason.AUTH_UNAVAILABLE, "too many requests wait for it")
             return
-        question = Question(head, request, self, key)
-        question.hold = request.hold(self._spec.timeout_s + HOLD_SLACK_S)
-        request.watch(_Leaving(question))
-        self._wheel.arm(question, self._now() + self._spec.timeout_s)
-        self._waiting[question] = None
+        auth_request = AuthRequest(head, request, self, key)
+        auth_request.hold = request.hold(self._spec.timeout_s + HOLD_SLACK_S)
+        request.watch(_Leaving(auth_request))
+        self._wheel.arm(auth_request, self._now() + self._spec.timeout_s)
+        self._waiting[auth_request] = None
         self._ask_next()
 
     def on_failure(self, request: Exchange, failure: Failure) -> None:
@@ -268,30 +269,30 @@ class ForwardAuth(Filter):
         response = ResponseHead(head.status, head.reason_phrase, fields, length, has_body)
         request.respond(response, body, head.status < 500)
 
-    # --- calls of questions ---
+    # --- calls of authorisation requests ---
 
-    def repeat(self, question: Question) -> None:
-        """Send a question again, on a new connection."""
-        question.begin(self._connections(), 0.0, self._now())
+    def repeat(self, auth_request: AuthRequest) -> None:
+        """Send an authorisation request again, on a new connection."""
+        auth_request.begin(self._connections(), 0.0, self._now())
 
-    def ended(self, question: Question, head: ResponseHead | None, body: bytes, problem: str) -> None:
-        """Decide about the request of a question that has ended, and ask the next one."""
-        self._wheel.cancel(question)
-        if question in self._waiting:
-            del self._waiting[question]
+    def ended(self, auth_request: AuthRequest, head: ResponseHead | None, body: bytes, problem: str) -> None:
+        """Decide on the client's request after its authorisation request has ended, and send the next one."""
+        self._wheel.cancel(auth_request)
+        if auth_request in self._waiting:
+            del self._waiting[auth_request]
         else:
             self._asking -= 1
-        request = question.request
-        is_current = not request.over and request.fallbacks == question.fallbacks
+        request = auth_request.request
+        is_current = not request.over and request.fallbacks == auth_request.fallbacks
         if head is not None:
             self._is_failure_logged = False
             decision = Decision(head, body, self._listed(head))
             if not is_current:
                 pass
             elif head.status < 300:
-                self._keep(question.key, decision)
+                self._keep(auth_request.key, decision)
                 self._let_through(request, decision)
-                request.proceed(question.hold)
+                request.proceed(auth_request.hold)
             else:
                 self._refused = decision
                 request.fail(Reason.AUTH_DENIED, "")
@@ -317,12 +318,12 @@ class ForwardAuth(Filter):
         return pool
 
     def _ask_next(self) -> None:
-        while self._waiting and self._asking < QUESTIONS_MAX:
-            question = next(iter(self._waiting))
-            del self._waiting[question]
+        while self._waiting and self._asking < AUTH_REQUESTS_MAX:
+            auth_request = next(iter(self._waiting))
+            del self._waiting[auth_request]
             self._asking += 1
             self._wheel.cancel(self._pool_end)
-            question.begin(self._connections(), NEVER, self._now())
+            auth_request.begin(self._connections(), NEVER, self._now())
         if self._asking == 0 and self._pool is not None:
             self._wheel.arm(self._pool_end, self._now() + POOL_IDLE_S)
 
@@ -338,8 +339,8 @@ class ForwardAuth(Filter):
             return []
         return [pair for pair in head.headers.pairs() if pair[0].lower() in self._names]
 
-    def _question_of(self, request: Exchange) -> RequestHead:
-        """Return the head of the question about a request."""
+    def _auth_request_of(self, request: Exchange) -> RequestHead:
+        """Return the head of the authorisation request for a client's request."""
         received = request.head
         edits = request.edits
         fields = (received if edits is None else edits.apply(received)).headers
@@ -362,7 +363,7 @@ class ForwardAuth(Filter):
     # --- the cache ---
 
     def _key_of(self, head: RequestHead) -> bytes:
-        """Return a hash that reveals nothing about the secrets in a question."""
+        """Return the cache key: a keyed hash of the request's fields."""
         return hashlib.blake2b(head.headers.without(_NOT_IN_KEY).block, key=self._hash_key, digest_size=16).digest()
 
     def _find(self, key: bytes) -> Decision | None:

@@ -168,7 +168,7 @@ class Borrowing(SlotSource):
         waiter.arrival_at_owner = message.number
         if tracker is None:
             self.early[waiter] = message
-            self._look_again(waiter, message, self._now() + EARLY_S)
+            self._recheck(waiter, message, self._now() + EARLY_S)
         else:
             self._serve(waiter, message, tracker)
 
@@ -298,15 +298,15 @@ class Borrowing(SlotSource):
         self._slot = message.slot
         self.throttler.grant_lent(self, waiter, tracker)
 
-    def _look_again(self, waiter: Waiter, message: Granted, until_s: float) -> None:
+    def _recheck(self, waiter: Waiter, message: Granted, until_s: float) -> None:
         """Serve the waiter when its pod is ready, or give the slot back at `until_s`."""
 
-        def look() -> None:
+        def check() -> None:
             if self.early.get(waiter) is not message:
                 return
             tracker = self._ready(message)
             if tracker is None and self._now() < until_s:
-                self._look_again(waiter, message, until_s)
+                self._recheck(waiter, message, until_s)
                 return
             del self.early[waiter]
             if tracker is None:
@@ -315,7 +315,7 @@ class Borrowing(SlotSource):
             else:
                 self._serve(waiter, message, tracker)
 
-        self._later(EARLY_STEP_S, look)
+        self._later(EARLY_STEP_S, check)
 
     def _want_again(self, waiter: Waiter, failed_at: str) -> None:
         described = self._described(waiter)

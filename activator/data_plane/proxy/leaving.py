@@ -1,4 +1,4 @@
-"""The ways out of a revision: a request is refused, falls back to another one, or another exchange continues it."""
+"""The ways a request leaves a revision: refusal, fallback, or another exchange continues it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def refuse(exchange: ProxiedExchange, reason: Reason, detail: str, may_fall_back
         if exchange.phase == ANSWERING and delivery is not None and reason not in _ENDS_DELIVERY:
             delivery.pod_ended([], False)  # the client gets what the pod sent, and is then cut off
             return
-        exchange.end(False, True)
+        exchange.end(succeeded=False, is_request=True)
         client.abort()
         return
     failure = Failure(reason, detail, retry_after_s(reason, throttler), may_fall_back)
@@ -130,7 +130,7 @@ def refuse(exchange: ProxiedExchange, reason: Reason, detail: str, may_fall_back
     if not failure.text and is_api(exchange.head) and _serves_models(exchange, reason):
         shape(failure)
     exchange.status = reason.status
-    exchange.end(False, True)
+    exchange.end(succeeded=False, is_request=True)
     waiting = throttler.queue.waiting() if throttler is not None and reason in _SENDS_QUEUE_LENGTH else -1
     send_refusal(client, exchange.head, failure, waiting)
 

@@ -28,7 +28,7 @@ class Bucket:
         drained = (now_s - self._at_s) * self.limit / self.period_s
         return max(self._used - drained, 0.0) + self._held
 
-    def left(self, now_s: float) -> int:
+    def remaining(self, now_s: float) -> int:
         """Return the amount that can be reserved now, rounded down."""
         return max(int(self.limit - self.used(now_s) + ROUNDING), 0)
 

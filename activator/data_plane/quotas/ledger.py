@@ -111,7 +111,12 @@ class Ledger:
         """Return a decision with the current figures."""
         requests, tokens = self.requests, self.tokens
         return Decision(
-            limit, wait_s, requests.left(now_s), requests.full_s(now_s), tokens.left(now_s), tokens.full_s(now_s)
+            limit,
+            wait_s,
+            requests.remaining(now_s),
+            requests.full_s(now_s),
+            tokens.remaining(now_s),
+            tokens.full_s(now_s),
         )
 
     def settle(self, member: int, number: int, change: int, now_s: float) -> None:

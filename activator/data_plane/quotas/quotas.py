@@ -231,26 +231,26 @@ class Quotas:
         for ledger in self._ledgers():
             ledger.forget_requests(number, self._now())
 
-    def receive(self, number: int, message: QuotaMessage) -> None:
+    def receive(self, sender: int, message: QuotaMessage) -> None:
         """Handle a message of a member over its present link."""
-        member = self._members.get(number)
+        member = self._members.get(sender)
         if member is None or not member.is_linked:
             return
         if isinstance(message, QuotaQuery):
-            self._queried(number, member, message)
+            self._queried(sender, member, message)
         elif isinstance(message, QuotaLevel):
-            self._level_reported(number, message)
+            self._level_reported(sender, message)
         elif message.epoch != self._links.epoch:
             return  # a message from another view
         elif isinstance(message, QuotaDecision):
-            self._decision_received(number, message)
+            self._decision_received(sender, message)
         elif isinstance(message, QuotaReleaseAck):
             quota = self.quotas.get(message.key)
             if quota is not None:
                 quota.settling.pop(message.number, None)
                 self._forget(quota)
         elif isinstance(message, QuotaState):
-            self._state_received(number, member, message)
+            self._state_received(sender, member, message)
         else:
             quota = self.quotas.get(message.key)
             ledger = None if quota is None else quota.ledger
@@ -258,11 +258,11 @@ class Quotas:
                 return
             if isinstance(message, QuotaRequest):
                 if not quota.is_dropped:  # otherwise the sender is queried when the limits are back
-                    self._request_received(quota, ledger, number, message.number, message.tokens)
+                    self._request_received(quota, ledger, sender, message.number, message.tokens)
             elif isinstance(message, QuotaRelease):
-                self._released(quota, ledger, number, message)
+                self._released(quota, ledger, sender, message)
             elif isinstance(message, QuotaLevelAck):
-                ledger.acknowledged(number, message.requests_taken, message.tokens_taken)
+                ledger.acknowledged(sender, message.requests_taken, message.tokens_taken)
                 self._replies.send_acknowledged(quota, ledger)
 
     def tick(self) -> None:
@@ -319,7 +319,7 @@ class Quotas:
         if message.change > 0:
             self._replies.send_when_acknowledged(quota, ledger, member, message.number, None)
 
-    def _state_received(self, number: int, member: _Member, message: QuotaState) -> None:
+    def _state_received(self, sender: int, member: _Member, message: QuotaState) -> None:
         """Replace the record of a member by its state."""
         member.replied = message.call
         states = {one.key: one for one in message.quotas}
@@ -332,21 +332,23 @@ class Quotas:
             if ledger is None:
                 continue
             state = states.get(quota.key)
-            before = ledger.open.get(number)
-            ledger.forget_requests(number, now_s)
+            recorded = ledger.open.get(sender)
+            ledger.forget_requests(sender, now_s)
             if state is None:
-                ledger.set_open(number, {})
+                ledger.set_open(sender, {})
                 continue
             if state.level is not None and ledger.since == 0:
                 ledger.levels.append(state.level)
-            found = dict(state.open)
-            if before is not None:
-                found.update({one: before[one] for one in state.asked if one in before})
+            open_requests = dict(state.open)
+            if recorded is not None:
+                # This owner has admitted them, and the reply is held or was lost. The member sends them again after
+                # its state; if they were not open, they would be decided and counted a second time.
+                open_requests.update({one: recorded[one] for one in state.asked if one in recorded})
             for request, change in state.settled:
-                if before is None or request in before:
-                    ledger.settle(number, request, change, now_s)
-                self._replies.send_when_acknowledged(quota, ledger, number, request, None)
-            ledger.set_open(number, found)
+                if recorded is None or request in recorded:
+                    ledger.settle(sender, request, change, now_s)
+                self._replies.send_when_acknowledged(quota, ledger, sender, request, None)
+            ledger.set_open(sender, open_requests)
         self._begin_some()
 
     def _begin_some(self) -> None:
@@ -376,7 +378,7 @@ class Quotas:
 
     # --- as another member ---
 
-    def _queried(self, number: int, member: _Member, message: QuotaQuery) -> None:
+    def _queried(self, sender: int, member: _Member, message: QuotaQuery) -> None:
         """Send an owner the state of its quotas, and the undecided requests."""
         epoch = self._links.epoch
         if message.epoch > epoch:
@@ -385,13 +387,13 @@ class Quotas:
         if message.epoch < epoch:
             return  # it queries again in this view
         member.queried = epoch
-        quotas = [quota for quota in self.quotas.values() if quota.owner == number]
+        quotas = [quota for quota in self.quotas.values() if quota.owner == sender]
         states = [self._own(quota) for quota in quotas]
         view = self._view
         for key, known in self._levels.known.items():  # levels of users that this member does not have yet
-            if key not in self.quotas and view is not None and view.owner_of(key) == number:
+            if key not in self.quotas and view is not None and view.owner_of(key) == sender:
                 states.append(OwnQuota(key, known[0], (), (), ()))
-        self._links.send(number, QuotaState(epoch, message.call, tuple(states)))
+        self._links.send(sender, QuotaState(epoch, message.call, tuple(states)))
         for quota in quotas:
             for asked in quota.asking.values():
                 self._send_request(quota, asked)
@@ -400,15 +402,15 @@ class Quotas:
         level = self._levels.level_of(quota.key, quota.spec)
         return OwnQuota(quota.key, level, tuple(quota.open.items()), tuple(quota.asking), tuple(quota.settling.items()))
 
-    def _level_reported(self, number: int, message: QuotaLevel) -> None:
+    def _level_reported(self, sender: int, message: QuotaLevel) -> None:
         if self._levels.remember(message.key, message.level):
             self._links.send(
-                number, QuotaLevelAck(message.epoch, message.key, message.requests_taken, message.tokens_taken)
+                sender, QuotaLevelAck(message.epoch, message.key, message.requests_taken, message.tokens_taken)
             )
 
-    def _decision_received(self, number: int, message: QuotaDecision) -> None:
+    def _decision_received(self, sender: int, message: QuotaDecision) -> None:
         quota = self.quotas.get(message.key)
-        if quota is None or quota.owner != number:
+        if quota is None or quota.owner != sender:
             return
         asked = quota.asking.pop(message.number, None)
         if asked is None:

@@ -49,7 +49,7 @@ class ClientConnection(RegisteredConnection):
     """The base class of both protocols; an `Http1Connection` is replaced if the first bytes are those of HTTP/2."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
-        super().__init__(registry.turn)
+        super().__init__(registry.batcher)
         # For the whole life of the connection:
         self._registry = registry
         self._deadlines = Deadlines(self)

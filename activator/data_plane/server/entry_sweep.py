@@ -42,6 +42,6 @@ class EntrySweep(Periodic):
                     connection.drain()
         finally:  # an exception does not end the sweep
             if remaining:
-                self._registry.turn.defer(self._sweep_some)
+                self._registry.batcher.defer(self._sweep_some)
             else:
                 self.arm()

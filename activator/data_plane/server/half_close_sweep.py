@@ -53,6 +53,6 @@ class HalfCloseSweep(Periodic):
                     connection.peer_has_ended(state == TCP_CLOSE)
         finally:  # an exception does not end the sweep; the others are checked in this round or the next
             if remaining:
-                self._registry.turn.defer(self._sweep_some)
+                self._registry.batcher.defer(self._sweep_some)
             elif not self._stopped:
                 self.arm()

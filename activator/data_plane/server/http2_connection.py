@@ -143,7 +143,7 @@ class Http2ClientConnection(ClientConnection):
         self._start_checks(self._quiet_since_s)
 
     def _new_writer(self, transport: Transport) -> BufferedWriter:
-        return GatheringWriter(self.turn, transport, self._codec.flush)
+        return GatheringWriter(self.batcher, transport, self._codec.flush)
 
     def _after(self, now_s: float) -> None:
         """Begin the parsed requests, and end the connection if the codec has found an error."""

@@ -48,7 +48,7 @@ class Listeners:
         self._wanted: list[ListeningSocket] = []
         self._leaving: list[ListeningSocket] = []  # no longer wanted, and not closed yet
         self._watches: dict[ListeningSocket, asyncio.Task[None]] = {}
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def addresses(self) -> list[str]:
@@ -72,14 +72,14 @@ class Listeners:
         return ListenerChange(opened, leaving)
 
     def change(self, change: ListenerChange) -> None:
-        """Apply a change, and reload certificates, which may have been replaced before the reload."""
+        """Apply a change, and read certificates again: they may have been replaced."""
         self._wanted = [*(one for one in self._wanted if one not in change.leaving), *change.opened]
         for listener in change.opened:
             apply_access(listener.wanted)
         server = self._server
         if server is None:
             for listener in change.leaving:
-                if self._is_left(listener):
+                if self._is_unused(listener):
                     remove_file(listener.address)
                 listener.socket.close()
             return
@@ -94,14 +94,14 @@ class Listeners:
         await self._apply_change(server, ListenerChange(list(self._wanted), []))
 
     async def _apply_change(self, server: Server, change: ListenerChange) -> None:
-        async with self._turn:
+        async with self._lock:
             for listener in change.opened:
                 await server.open(listener)
                 if listener.certificate is not None:
                     check = listener.certificate.check
                     self._watches[listener] = self._tasks.repeat("certificate", CERTIFICATE_CHECK_S, check)
             for listener in change.leaving:
-                server.close(listener, self._is_left(listener))
+                server.close(listener, self._is_unused(listener))
                 self._leaving.remove(listener)
                 watch = self._watches.pop(listener, None)
                 if watch is not None:
@@ -109,6 +109,6 @@ class Listeners:
         if server.sockets:  # otherwise it has been drained
             log.info("serving on %s", ", ".join(self.addresses))
 
-    def _is_left(self, listener: ListeningSocket) -> bool:
-        """Return True if no listener has its address any longer."""
+    def _is_unused(self, listener: ListeningSocket) -> bool:
+        """Return True if no listener has the address of this one any longer."""
         return listener.address not in self.addresses

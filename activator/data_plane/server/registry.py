@@ -95,7 +95,7 @@ class ConnectionRegistry:
         connections_max: int,
         origins: Origins,
         body_rate: int,
-        turn: WriteBatcher,
+        batcher: WriteBatcher,
         idle_s: float,
         abort_on_half_close: bool = False,
         streams_max: int = STREAMS_MAX,
@@ -105,7 +105,7 @@ class ConnectionRegistry:
         self.now = now
         self.limits = limits
         self.origins = origins
-        self.turn = turn
+        self.batcher = batcher
         self.idle_s = idle_s  # idle timeout of a connection without a request
         self.body_rate = body_rate  # minimum rate of a request body, in bytes per second
         self.abort_on_half_close = abort_on_half_close  # an end of file means that the client has disconnected

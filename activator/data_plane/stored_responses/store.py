@@ -223,7 +223,7 @@ class ResponseStore(StoredResponseOwner):
         if not answer.is_forgotten:
             self._account(answer, KEPT_OVERHEAD_BYTES - answer.bytes)
 
-    def too_large(self, answer: StoredResponse) -> None:
+    def count_too_large(self, answer: StoredResponse) -> None:
         self.totals["too_large"] += 1
         exchange = answer.exchange
         self._defer(lambda: exchange.revoked(Reason.ANSWER_TOO_LARGE, ""))

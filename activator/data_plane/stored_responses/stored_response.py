@@ -38,8 +38,8 @@ class StoredResponseOwner:
         """Release the bytes of a discarded body."""
         raise NotImplementedError
 
-    def too_large(self, answer: StoredResponse) -> None:
-        """End the request of a response that is too large."""
+    def count_too_large(self, answer: StoredResponse) -> None:
+        """Count a response that is too large, and end its request."""
         raise NotImplementedError
 
     def done(self, answer: StoredResponse) -> None:
@@ -96,7 +96,7 @@ class StoredResponse(ClientStream):
         self.head = head
         expected = max(head.content_length, 0) if head.has_body else 0
         if not self._keeper.fits(self, expected) or not self._keeper.grow(self, len(head.headers.block)):
-            self._give_up()
+            self._fail_too_large()
 
     def send_body(self, data: bytes) -> None:
         if self.is_done or self.is_too_large:
@@ -104,7 +104,7 @@ class StoredResponse(ClientStream):
         if self._keeper.grow(self, len(data)):
             self.body += data
         else:
-            self._give_up()
+            self._fail_too_large()
 
     def send_end(self, trailers: Headers) -> None:
         if not self.is_done and not self.is_too_large:
@@ -143,10 +143,10 @@ class StoredResponse(ClientStream):
 
     # --- within ---
 
-    def _give_up(self) -> None:
+    def _fail_too_large(self) -> None:
         self.is_too_large = True
         self._fail(Reason.ANSWER_TOO_LARGE)
-        self._keeper.too_large(self)
+        self._keeper.count_too_large(self)
 
     def _fail(self, reason: Reason) -> None:
         self.body = bytearray()

@@ -23,7 +23,7 @@ from activator.data_plane.throttle.counters import RevisionCounters
 from activator.data_plane.throttle.disciplines import make_queue
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.interfaces import Sharing, SlotEvents
-from activator.data_plane.throttle.rejection import Refusals
+from activator.data_plane.throttle.rejection import Rejections
 from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.waiters import Waiter, WaiterQueue
 from activator.runtime.clock import Defer, Now
@@ -115,7 +115,7 @@ class RevisionQueue:
         self._events = events
         self._now = now
         self._process = process
-        self._refusals = Refusals(now, defer, process.request_left, failed, refusals_per_turn_max)
+        self._rejections = Rejections(now, defer, process.request_left, failed, refusals_per_turn_max)
         self._start_observers: StartObservers | None = None  # created on first use
         self._asked_s: float = 0.0
 
@@ -178,7 +178,7 @@ class RevisionQueue:
     def refuse(self, waiter: Waiter, reason: Reason) -> None:
         """Reject a waiter of this queue, in this turn or a later one."""
         self._leave(waiter)
-        self._refusals.reject(waiter, reason, "")
+        self._rejections.reject(waiter, reason, "")
 
     def is_late(self, waiter: Waiter, now_s: float) -> bool:
         """Return True if the first waiter has waited for too long to be served before others (controlled_delay.py)."""
@@ -302,7 +302,7 @@ class RevisionQueue:
     def refuse_lent(self, waiter: Waiter, reason: Reason, detail: str) -> None:
         """Reject a waiter, as the owner has decided."""
         self._take_out(waiter)
-        self._refusals.reject(waiter, reason, detail)
+        self._rejections.reject(waiter, reason, detail)
 
     def reorder(self, waiters: list[Waiter]) -> None:
         """Reorder the queue by `arrival_at_owner`. `waiters` must be all waiters, sorted by it."""
@@ -417,7 +417,7 @@ class RevisionQueue:
         if self._sharing.source is not None:
             self._sharing.source.queue_cleared()
         self._queue_emptied()
-        self._refusals.reject_all(waiters, reason, detail)
+        self._rejections.reject_all(waiters, reason, detail)
 
 
 def _delay_of(spec: QueueSpec) -> ControlledDelay | None:

@@ -30,7 +30,7 @@ class RejectionBatch:
         self.detail = detail
 
 
-class Refusals:
+class Rejections:
     """The pending rejections of one revision.
 
     `left()` is called for each waiter that is no longer held, `failed(error)` if a waiter raises.
@@ -68,7 +68,7 @@ class Refusals:
         self._send_some()
 
     def reject_all(self, waiters: WaiterQueue, reason: Reason, detail: str) -> None:
-        """Reject all waiters of a queue that no request joins any longer."""
+        """Reject all waiters of a queue of a closed queue."""
         if waiters.length:
             self._waiting.append(RejectionBatch(waiters, reason, detail))
             self._send_some()

@@ -101,14 +101,14 @@ class DialContext:
         loop: asyncio.AbstractEventLoop,
         wheel: TimingWheel,
         start_task: Callable[[str, Coroutine[Any, Any, Any]], Any],
-        turn: WriteBatcher,
+        batcher: WriteBatcher,
         connections_max: int = NO_LIMIT,
     ) -> None:
         self.connections_max = connections_max  # to all pods; above it idle ones are closed
         self.connections: int = 0  # open, or being opened
         self.pools: dict[ConnectionOwner, None] = {}  # all open pools; the one asked last is at the end
         self.loop = loop
-        self.turn = turn
+        self.batcher = batcher
         self.wheel = wheel
         self.start_task = start_task
 

@@ -114,11 +114,11 @@ class Http1PodConnection(PooledConnection):
         self,
         owner: ConnectionOwner,
         now: Now,
-        turn: WriteBatcher,
+        batcher: WriteBatcher,
         authority: bytes = b"",
         lenient: bool = False,
     ) -> None:
-        super().__init__(owner, now, turn, authority)
+        super().__init__(owner, now, batcher, authority)
         self._parser: ResponseParser = LenientResponseParser(_Sink(self)) if lenient else ResponseParser(_Sink(self))
         self._stream: Http1PodStream | None = Http1PodStream(self)  # None after the loss: avoid a reference cycle
         self.exchange: PodUser | None = None

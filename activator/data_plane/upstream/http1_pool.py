@@ -100,7 +100,7 @@ class Http1Pool(PodPool):
 
     def _new_connection(self) -> PooledConnection:
         address = self._address
-        return Http1PodConnection(self, self._now, self._context.turn, address.authority, address.lenient)
+        return Http1PodConnection(self, self._now, self._context.batcher, address.authority, address.lenient)
 
     def _next(self, connection: PooledConnection) -> None:
         """Give the connection to the exchange that has waited longest, or keep it idle."""

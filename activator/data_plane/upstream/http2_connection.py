@@ -38,17 +38,17 @@ NOT_HTTP2: Final = "the pod does not speak HTTP/2 on this port: its first bytes 
 class Http2PodConnection(Http2StreamOwner):
     """A connection to a pod that speaks HTTP/2."""
 
-    def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes, secure: bool) -> None:
-        super().__init__(owner, now, turn, authority)
+    def __init__(self, owner: ConnectionOwner, now: Now, batcher: WriteBatcher, authority: bytes, secure: bool) -> None:
+        super().__init__(owner, now, batcher, authority)
         self.secure = secure
         self.codec = Http2Client(_Events(self))
-        self.promised = 0
+        self.reserved_streams = 0
         self._served: bool = False  # it has served an exchange before
         self.streams_before_settings: int = 1  # the limit before the pod's SETTINGS
         self.is_ready: bool = False  # it is in the pool's list of connections with room
         self.idle_since_s: float = 0.0
         self._refused: list[Http2PodStream] = []
-        self._unsettled: list[tuple[Http2PodStream, RequestHead, list[bytes]]] = []
+        self._before_settings: list[tuple[Http2PodStream, RequestHead, list[bytes]]] = []
         self._touched: list[Http2PodStream] = []  # their exchanges are flushed after the whole read is parsed
         self._received_s: float = 0.0  # the time of the read that is being handled
         self._cancelled = CancelledStreams(self.codec)
@@ -57,7 +57,7 @@ class Http2PodConnection(Http2StreamOwner):
 
     def serve(self, exchange: PodUser) -> PodStream:
         assert not self.is_closed
-        self.promised += 1
+        self.reserved_streams += 1
         stream = Http2PodStream(self, exchange, self._served)
         self._served = True
         return stream
@@ -70,11 +70,11 @@ class Http2PodConnection(Http2StreamOwner):
         room = self.codec.room()
         if not self.codec.is_settled():
             room = min(room, self.streams_before_settings - len(self.codec.streams))
-        return max(room - self.promised, 0)
+        return max(room - self.reserved_streams, 0)
 
     def is_idle(self) -> bool:
         """Return True if the connection carries no exchange."""
-        return not self.codec.streams and self.promised == 0
+        return not self.codec.streams and self.reserved_streams == 0
 
     def close(self) -> None:
         if not self.is_closed:
@@ -89,7 +89,7 @@ class Http2PodConnection(Http2StreamOwner):
     # --- its streams ---
 
     def when_settled(self, stream: Http2PodStream, head: RequestHead, body: list[bytes]) -> None:
-        self._unsettled.append((stream, head, body))
+        self._before_settings.append((stream, head, body))
 
     def reset(self, stream: Stream, cancelled: PodUser | None = None) -> None:
         self.codec.reset(stream, CANCEL)
@@ -101,7 +101,7 @@ class Http2PodConnection(Http2StreamOwner):
     def refuse_soon(self, stream: Http2PodStream) -> None:
         self._refused.append(stream)
         if len(self._refused) == 1:
-            self.turn.defer(self._refuse)
+            self.batcher.defer(self._refuse)
 
     def _refuse(self) -> None:
         refused, self._refused = self._refused, []
@@ -119,7 +119,7 @@ class Http2PodConnection(Http2StreamOwner):
         self.codec.start()
 
     def _new_writer(self, transport: Transport) -> BufferedWriter:
-        return GatheringWriter(self.turn, transport, self.codec.flush)
+        return GatheringWriter(self.batcher, transport, self.codec.flush)
 
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
@@ -214,8 +214,8 @@ class Http2PodConnection(Http2StreamOwner):
 
     def settled(self) -> None:
         """Send the requests that have waited for the pod's SETTINGS."""
-        unsettled, self._unsettled = self._unsettled, []
-        for stream, head, body in unsettled:
+        waiting, self._before_settings = self._before_settings, []
+        for stream, head, body in waiting:
             if stream.exchange is not None:
                 stream.send_request(head, body)
         self.room_changed()
@@ -238,12 +238,12 @@ class Http2PodConnection(Http2StreamOwner):
             return
         cancelled = self._cancelled.take()
         users: list[object] = [stream.user for stream in self.codec.streams.values()]
-        for unsettled, _, _ in self._unsettled:
-            if unsettled.has_place:
-                unsettled.has_place = False
-                self.promised -= 1
-                users.append(unsettled)
-        self._unsettled = []
+        for waiting, _, _ in self._before_settings:
+            if waiting.has_place:
+                waiting.has_place = False
+                self.reserved_streams -= 1
+                users.append(waiting)
+        self._before_settings = []
         self._mark_closed()
         if in_order:
             self._leave()

@@ -49,7 +49,7 @@ class Http2Pool(PodPool):
         self._ready: list[Http2PodConnection] = []  # connections with room
         self._streams_expected: int = STREAMS_BEFORE_SETTINGS  # the assumed limit of a connection that is being opened
         self._known: bool = False  # the pod has announced its limit
-        self._unsettled: dict[Http2PodConnection, None] = {}  # open connections without SETTINGS of the pod
+        self._before_settings: dict[Http2PodConnection, None] = {}  # open connections without SETTINGS of the pod
         self._sweep_due_s: float = NEVER
         self._is_protocol_logged: bool = False  # the wrong protocol of the pod has been logged
 
@@ -112,7 +112,9 @@ class Http2Pool(PodPool):
 
     def _new_connection(self) -> PooledConnection:
         address = self._address
-        connection = Http2PodConnection(self, self._now, self._context.turn, address.authority, address.tls is not None)
+        connection = Http2PodConnection(
+            self, self._now, self._context.batcher, address.authority, address.tls is not None
+        )
         if self._known:
             connection.streams_before_settings = self._streams_expected
         return connection
@@ -121,11 +123,11 @@ class Http2Pool(PodPool):
         """Give the connection to as many waiting exchanges as it has room for, or keep it idle."""
         assert isinstance(connection, Http2PodConnection)
         if not connection.codec.is_settled():
-            self._unsettled[connection] = None
+            self._before_settings[connection] = None
             self._sweep_at(connection.last_read_s + SETTINGS_PATIENCE_S)
         else:
-            if self._unsettled:
-                self._unsettled.pop(connection, None)
+            if self._before_settings:
+                self._before_settings.pop(connection, None)
             self._known = True
             self._is_protocol_logged = False
             self._streams_expected = max(int(connection.codec.peer_streams_max), 1)
@@ -149,9 +151,9 @@ class Http2Pool(PodPool):
 
     def _coming(self) -> int:
         coming = self._under_way()
-        if self._unsettled:
+        if self._before_settings:
             now_s = self._now()
-            coming += sum(now_s - one.last_read_s < SETTINGS_PATIENCE_S for one in self._unsettled)
+            coming += sum(now_s - one.last_read_s < SETTINGS_PATIENCE_S for one in self._before_settings)
         return coming * self._streams_expected
 
     def _under_way(self) -> int:
@@ -185,7 +187,7 @@ class Http2Pool(PodPool):
                 due_s = connection.idle_since_s + HTTP2_POD_IDLE_S
                 if due_s <= now_s:
                     connection.close()
-            elif connection in self._unsettled:
+            elif connection in self._before_settings:
                 due_s = connection.last_read_s + SETTINGS_PATIENCE_S
             if due_s > now_s:
                 self._sweep_at(due_s)
@@ -193,7 +195,7 @@ class Http2Pool(PodPool):
 
     def _remove_connection(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http2PodConnection)
-        self._unsettled.pop(connection, None)
+        self._before_settings.pop(connection, None)
         if connection.is_ready:
             connection.is_ready = False
             self._ready.remove(connection)

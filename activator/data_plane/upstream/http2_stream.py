@@ -21,7 +21,7 @@ class Http2StreamOwner(PooledConnection):
 
     codec: Http2Client
     secure: bool
-    promised: int  # exchanges with a reserved place that have not sent their request
+    reserved_streams: int  # exchanges with a reserved place that have not sent their request
 
     def when_settled(self, stream: Http2PodStream, head: RequestHead, body: list[bytes]) -> None:
         """Send this request after the pod has sent its SETTINGS."""
@@ -55,7 +55,7 @@ class Http2PodStream(PodStream):
         self.may_refuse = True
         self.stream: Stream | None = None
         self.has_place: bool = True  # its request has not been sent
-        self.end_wanted: bool = False  # `send_end` was called before the request could be sent
+        self.end_pending: bool = False  # `send_end` was called before the request could be sent
         self.touched: bool = False  # by the read that is being handled
         self.answered: bool = False  # a byte of a response has arrived
         self.tunnel: bool = False
@@ -76,18 +76,18 @@ class Http2PodStream(PodStream):
             connection.when_settled(self, head, body)  # RFC 8441 3: the pod announces support in them
             return
         self.has_place = False
-        connection.promised -= 1
+        connection.reserved_streams -= 1
         if connection.is_closed or codec.room() == 0:  # the connection received GOAWAY after the checkout
             connection.refuse_soon(self)
             return
         if head.upgrade and not codec.peer_takes_websockets:
-            connection.turn.defer(self._report_no_websockets)
+            connection.batcher.defer(self._report_no_websockets)
             return
         stream = self.stream = codec.open(self)
         codec.send_request(stream, head, connection.authority, connection.secure)
         for data in body:
             codec.send_body(stream, data)
-        if self.end_wanted:
+        if self.end_pending:
             codec.send_end(stream, [])
 
     def _report_no_websockets(self) -> None:
@@ -107,7 +107,7 @@ class Http2PodStream(PodStream):
     def send_end(self, trailers: Headers) -> None:
         stream = self.stream
         if stream is None:
-            self.end_wanted = True
+            self.end_pending = True
         else:
             self._codec.send_end(stream, trailers)
 
@@ -116,7 +116,7 @@ class Http2PodStream(PodStream):
         stream = self.stream
         if self.has_place:
             self.has_place = False
-            self._connection.promised -= 1
+            self._connection.reserved_streams -= 1
             self._connection.room_changed()
         elif stream is not None and not stream.is_closed:
             self._connection.reset(stream)
@@ -126,7 +126,7 @@ class Http2PodStream(PodStream):
         if self.has_place or stream is None or stream.is_closed:
             self.abort()
             return False
-        if (waits or self.tunnel) and (stream.local_ended or stream.end_wanted):
+        if (waits or self.tunnel) and (stream.local_ended or stream.end_pending):
             self.exchange = successor
             self._codec.pause(stream, False)
             return True

@@ -327,7 +327,7 @@ class PodPool(ConnectionOwner):
             if reason is not None:  # otherwise it was forgotten in the meantime
                 exchange.connect_failed(reason)
         if self._refused:
-            self._context.turn.defer(self._reject_refused)
+            self._context.batcher.defer(self._reject_refused)
 
     def _is_lost(self, dial: Dial) -> bool:
         """Return True if the dial must be repeated; False if the pod has been silent for the whole connect timeout."""

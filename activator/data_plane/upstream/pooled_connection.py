@@ -18,8 +18,8 @@ from activator.runtime.transport import Transport, watch
 class PooledConnection(Connection):
     """A connection as its pool sees it; the base class of the protocols' connections."""
 
-    def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes) -> None:
-        super().__init__(turn)
+    def __init__(self, owner: ConnectionOwner, now: Now, batcher: WriteBatcher, authority: bytes) -> None:
+        super().__init__(batcher)
         self._owner = owner
         self._now = now
         self.authority = authority  # the default Host: that of the pod

@@ -28,9 +28,9 @@ class ProxyProtocolConnection(Http1PodConnection):
     """A connection that sends a header of this `version`."""
 
     def __init__(
-        self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes, lenient: bool, version: str
+        self, owner: ConnectionOwner, now: Now, batcher: WriteBatcher, authority: bytes, lenient: bool, version: str
     ) -> None:
-        super().__init__(owner, now, turn, authority, lenient)
+        super().__init__(owner, now, batcher, authority, lenient)
         self._stream = _ProxyProtocolStream(self, version)
 
 
@@ -59,5 +59,5 @@ class ProxyProtocolPool(Http1Pool):
     def _new_connection(self) -> PooledConnection:
         address = self._address
         return ProxyProtocolConnection(
-            self, self._now, self._context.turn, address.authority, address.lenient, address.proxy_protocol
+            self, self._now, self._context.batcher, address.authority, address.lenient, address.proxy_protocol
         )

@@ -1,1 +1,1 @@
-"""Indexes of replicas: claimed through the Kubernetes API, dense, unique and stable (docs/membership.md)."""
+"""Seats of replicas: claimed through the Kubernetes API, dense, unique and stable (docs/membership.md)."""

@@ -198,10 +198,10 @@ class _Handler:
     def changed(self, old: Lease | None, new: Lease) -> None:
         self._touched()
 
-    def gone(self, old: Lease) -> None:
+    def removed(self, old: Lease) -> None:
         self._touched()
 
-    def missed(self, new: Lease) -> None:
+    def resync(self, new: Lease) -> None:
         self._touched()
 
     def listed(self, objects: Mapping[Key, Lease]) -> None:

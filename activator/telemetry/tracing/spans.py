@@ -153,7 +153,7 @@ def _trace_state(block: bytes) -> str:
 
 
 def _failure(exchange: Exchange) -> str | None:
-    """Return the message of the server's span if it failed: failures of the server are errors, those of clients not."""
+    """Return the error message of the server span, or None; client errors are none."""
     code = status_of(exchange)
     reason = reason_of(exchange)
     return reason if code >= 500 or (reason and code < 400) else None

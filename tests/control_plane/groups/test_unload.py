@@ -46,7 +46,7 @@ def grouped() -> tuple[Groups, AtOnce, ManualClock]:
 def test_an_unload_is_not_undone_by_a_load_that_is_old() -> None:
     groups, programs, clock = grouped()
     groups.load(load(clock, KEY, 0, 1))
-    groups.wanted(KEY, 1)
+    groups.set_desired(KEY, 1)
     assert programs.granted[KEY] == 1
     # The request has been answered since, and no load has told of that yet.
     groups.unload(KEY)
@@ -59,7 +59,7 @@ def test_an_unload_is_not_undone_by_a_load_that_is_old() -> None:
 def test_a_request_that_still_waits_claims_one_with_the_next_load() -> None:
     groups, programs, clock = grouped()
     groups.load(load(clock, KEY, 0, 1))
-    groups.wanted(KEY, 1)
+    groups.set_desired(KEY, 1)
     groups.unload(KEY)
     groups.load(load(clock, KEY, 0, 1))
     assert programs.granted[KEY] == 1
@@ -68,20 +68,20 @@ def test_a_request_that_still_waits_claims_one_with_the_next_load() -> None:
 def test_a_member_that_was_evicted_leaves_its_group_and_waits_for_a_request() -> None:
     groups, programs, clock = grouped()
     groups.load(load(clock, KEY, 0, 1))
-    groups.wanted(KEY, 1)
+    groups.set_desired(KEY, 1)
     groups.load(load(clock, KEY, 0, 0))
     groups.load(load(clock, OTHER, 0, 1))
-    groups.wanted(OTHER, 1)
+    groups.set_desired(OTHER, 1)
     assert (programs.granted[KEY], programs.granted[OTHER]) == (0, 1)
 
     groups.configure([])
     assert groups.of(KEY) is None
     assert (programs.granted[KEY], programs.granted[OTHER]) == (0, 1)
-    groups.wanted(KEY, 1)
+    groups.set_desired(KEY, 1)
     assert programs.granted[KEY] == 0, "its idle time is not over, and nothing waits"
     groups.keep(KEY, 1)
     assert programs.granted[KEY] == 1, "a minimum"
     programs.granted[KEY] = 0
     groups.load(load(clock, KEY, 0, 1))
-    groups.wanted(KEY, 1)
+    groups.set_desired(KEY, 1)
     assert programs.granted[KEY] == 1

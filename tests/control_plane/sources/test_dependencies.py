@@ -55,7 +55,7 @@ class World(RuleBasedStateMachine):
     def want(self, key: str, count: int) -> None:
         if count != self.wanted[key]:
             self.wanted[key] = count
-            self.dependencies.wanted(key, count)
+            self.dependencies.set_desired(key, count)
 
     @rule(key=st.sampled_from(KEYS))
     def become_ready(self, key: str) -> None:
@@ -145,9 +145,9 @@ def test_the_cause_names_the_whole_path() -> None:
     )
     dependencies.configure({"web": ("api",), "api": ("db",), "db": ()})
     dependencies.refresh()
-    dependencies.wanted("web", 1)
-    dependencies.wanted("api", 1)
-    dependencies.wanted("db", 1)
+    dependencies.set_desired("web", 1)
+    dependencies.set_desired("api", 1)
+    dependencies.set_desired("db", 1)
     dependencies.reported(RevisionFailed("db", "exit code 1", 5.0))
     assert granted == [("db", 1)]
     assert changes == [

@@ -289,11 +289,11 @@ def test_the_index_is_a_list_for_each_address(steps: list[tuple[bool, str, str]]
     plain: dict[str, list[str]] = {HERE: [], THERE: []}
     for arrives, pod, address in steps:
         if arrives:
-            index.arrived(pod, address)
+            index.add(pod, address)
             if pod not in plain[address]:
                 plain[address].append(pod)
         else:
-            index.left(pod, address)
+            index.remove(pod, address)
             if pod in plain[address]:
                 plain[address].remove(pod)
         assert {one: list(index.at(one)) for one in plain} == plain

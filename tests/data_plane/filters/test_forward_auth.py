@@ -14,14 +14,14 @@ from activator.config.specs import FilterSpec, FiltersSpec, ForwardAuthSpec, Quo
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.filters.forward_auth import (
+    AUTH_REQUESTS_MAX,
     CACHED_BYTES_MAX,
     CACHED_MAX,
     POOL_IDLE_S,
-    QUESTIONS_MAX,
     RESPONSE_BODY_BYTES_MAX,
     WAITING_MAX,
+    AuthRequest,
     ForwardAuth,
-    Question,
 )
 from activator.data_plane.filters.keys import Keys
 from activator.data_plane.headers.grpc import NO_STATUS
@@ -57,11 +57,11 @@ class AuthWorld(World):
         super().__init__(filters=FiltersSpec(rate_limit=rate_limit, forward_auth=spec))
         self.authoriser = self.pool = AuthoriserPool(connects)
 
-    def ask(self, head: RequestHead | None = None, ip: str = "192.0.2.1") -> tuple[Exchange, Client, Question]:
+    def ask(self, head: RequestHead | None = None, ip: str = "192.0.2.1") -> tuple[Exchange, Client, AuthRequest]:
         exchange, client = self.begin(head, ip)
-        question = ATTEMPTS[-1]
-        assert isinstance(question, Question) and question.request is exchange
-        return exchange, client, question
+        auth_request = ATTEMPTS[-1]
+        assert isinstance(auth_request, AuthRequest) and auth_request.request is exchange
+        return exchange, client, auth_request
 
     @property
     def filter_of_it(self) -> ForwardAuth:
@@ -70,12 +70,14 @@ class AuthWorld(World):
         (found,) = [one for one in chain.filters if isinstance(one, ForwardAuth)]
         return found
 
-    def say(self, question: Question, status: int, fields: Headers | None = None, body: bytes = b"") -> None:
+    def say(self, auth_request: AuthRequest, status: int, fields: Headers | None = None, body: bytes = b"") -> None:
         """A whole answer."""
-        question.response_head(ResponseHead(status, b"Word", Fields.from_pairs(fields or []), len(body), bool(body)))
+        auth_request.response_head(
+            ResponseHead(status, b"Word", Fields.from_pairs(fields or []), len(body), bool(body))
+        )
         if body:
-            question.response_body(body)
-        question.response_end([])
+            auth_request.response_body(body)
+        auth_request.response_end([])
         self.clock.turn()
 
     def asked(self) -> Fields:
@@ -115,11 +117,15 @@ def test_what_the_authoriser_is_asked() -> None:
     )
     head.target = b"/v1/x?y=z"
     world.ask(head)
-    question = world.pool.pods[-1].head
-    assert question is not None
-    assert (question.method, question.target, question.authority) == (b"GET", b"/verify?a=b", b"auth.test:9091")
-    assert not question.has_body and question.content_length == -1 and not question.upgrade
-    pairs = sorted((name.lower(), value) for name, value in question.headers.pairs())
+    sent = world.pool.pods[-1].head
+    assert sent is not None
+    assert (sent.method, sent.target, sent.authority) == (
+        b"GET",
+        b"/verify?a=b",
+        b"auth.test:9091",
+    )
+    assert not sent.has_body and sent.content_length == -1 and not sent.upgrade
+    pairs = sorted((name.lower(), value) for name, value in sent.headers.pairs())
     assert pairs == [
         (b"authorization", b"Basic x"),
         (b"cookie", b"a=b"),
@@ -157,13 +163,13 @@ def test_a_key_of_a_user_is_not_for_the_authoriser() -> None:
 
 def test_until_the_decision_nothing_is_started_and_nothing_is_load() -> None:
     world = AuthWorld()
-    exchange, client, question = world.ask(request_head("POST", length=2))
+    exchange, client, auth_request = world.ask(request_head("POST", length=2))
     exchange.request_body(b"ab")
     exchange.request_end([])
     assert world.heard.events == [] and load_of(world.throttler, 0.0).requests_total == 0
     assert load_of(world.throttler, 0.0).concurrency == 0
     world.clock.pass_time(1.0)
-    world.say(question, 204)
+    world.say(auth_request, 204)
     assert world.heard.events == [("activated",), ("queue_formed",)] and client.silent()
     load = load_of(world.throttler, world.clock.now_s)
     assert (load.requests_total, load.concurrency, load.queued) == (1, 1, 1)
@@ -181,9 +187,9 @@ def test_its_fields_take_the_place_of_those_of_the_client(status: int) -> None:
     head = request_head(Remote_User="root", remote_groups="wheel", Other="1", X_Empty="forged")
     head.headers = head.headers.with_line(b"Remote_User", b"root").with_line(b"REMOTE_groups", b"wheel")
     head.headers = head.headers.with_line(b"x_EMPTY", b"forged").with_line(b"Remote_Name", b"kept")
-    exchange, client, question = world.ask(head)
+    exchange, client, auth_request = world.ask(head)
     fields = [(b"remote-user", b"alice"), (b"Remote-Groups", b"a"), (b"Remote-Groups", b"b"), (b"Set-Cookie", b"no")]
-    world.say(question, status, fields, b"" if status == 204 else b"welcome")
+    world.say(auth_request, status, fields, b"" if status == 204 else b"welcome")
     found = got(pool.pods[0])
     assert field_of(found, "remote-user") == [b"alice"] and field_of(found, "remote-groups") == [b"a", b"b"]
     assert field_of(found, "other") == [b"1"] and field_of(found, "remote_name") == [b"kept"]
@@ -199,13 +205,13 @@ def test_a_trailer_of_the_client_cannot_bring_back_what_was_removed(is_late: boo
     """Some servers merge trailers into the head, and those behind CGI or WSGI tell neither case nor `_` from `-`."""
     world = AuthWorld(("Remote-User",))
     pool = world.pod()
-    exchange, _, question = world.ask(request_head("POST", chunked=True))
+    exchange, _, auth_request = world.ask(request_head("POST", chunked=True))
     trailers = [(name, b"root") for name in (b"Remote-User", b"remote_user", b"REMOTE_USER", b"remote-user")]
     if is_late:
-        world.say(question, 200, [(b"Remote-User", b"alice")])
+        world.say(auth_request, 200, [(b"Remote-User", b"alice")])
     exchange.request_end([*trailers, (b"Remote-Users", b"2"), (b"Content-Digest", b"x")])
     if not is_late:
-        world.say(question, 200, [(b"Remote-User", b"alice")])
+        world.say(auth_request, 200, [(b"Remote-User", b"alice")])
     assert field_of(got(pool.pods[0]), "remote-user") == [b"alice"]
     assert pool.pods[0].trailers == [(b"Remote-Users", b"2"), (b"Content-Digest", b"x")]
     world.answer(exchange)
@@ -225,8 +231,8 @@ def test_a_trailer_of_the_client_cannot_bring_back_what_was_removed(is_late: boo
 def test_another_answer_is_for_the_client(status: int, fields: Headers, body: bytes) -> None:
     world = AuthWorld()
     pool = world.pod()
-    exchange, client, question = world.ask()
-    world.say(question, status, fields, body)
+    exchange, client, auth_request = world.ask()
+    world.say(auth_request, status, fields, body)
     assert (client.status, client.body, client.reason) == (status, body, "auth_denied") and client.has_ended()
     assert [pair for pair in client.pairs if pair[0] != b"Activator-Reason"] == [
         pair for pair in fields if pair[0] not in {b"Activator-Reason", b"Trailer"}
@@ -243,9 +249,9 @@ def test_a_grpc_call_is_counted_under_the_status_that_its_client_derives(status:
     world = AuthWorld()
     head = request_head("POST", chunked=True, Content_Type="application/grpc", TE="trailers")
     head.takes_trailers = True
-    exchange, client, question = world.ask(head)
+    exchange, client, auth_request = world.ask(head)
     assert exchange.grpc_status == NO_STATUS
-    world.say(question, status)
+    world.say(auth_request, status)
     assert client.status == status and exchange.grpc_status == code
     world.check_idle()
 
@@ -269,33 +275,33 @@ def test_without_a_valid_answer_nobody_is_let_through(end: str, detail: str, cap
     world = AuthWorld(connects=end not in {"no_connection", "refused", "tls"})
     pool = world.pod()
     for turn in range(2):
-        exchange, client, question = world.ask()
+        exchange, client, auth_request = world.ask()
         match end:
             case "refused" | "tls":
-                world.pool.forget(question)
-                question.connect_failed(Reason.CONNECT_FAILED if end == "refused" else Reason.TLS_FAILED)
+                world.pool.forget(auth_request)
+                auth_request.connect_failed(Reason.CONNECT_FAILED if end == "refused" else Reason.TLS_FAILED)
             case "closed":
-                question.pod_failed(Reason.POD_CLOSED, "", False)
+                auth_request.pod_failed(Reason.POD_CLOSED, "", False)
             case "malformed":
-                question.pod_failed(Reason.BAD_RESPONSE, "", False)
+                auth_request.pod_failed(Reason.BAD_RESPONSE, "", False)
             case "status":
-                world.say(question, 600)
+                world.say(auth_request, 600)
             case "endless" | "endless_success":
                 status = 403 if end == "endless" else 200
-                question.response_head(ResponseHead(status, b"", Fields(b""), -1, True))
+                auth_request.response_head(ResponseHead(status, b"", Fields(b""), -1, True))
                 for _ in range(RESPONSE_BODY_BYTES_MAX // 1024 + 1):
-                    question.response_body(b"x" * 1024)
-                question.response_body(b"more")
+                    auth_request.response_body(b"x" * 1024)
+                auth_request.response_body(b"more")
             case "half":
-                question.response_head(ResponseHead(200, b"", Fields(b""), 100, True))
-                question.response_body(b"x")
+                auth_request.response_head(ResponseHead(200, b"", Fields(b""), 100, True))
+                auth_request.response_body(b"x")
         if end in {"silence", "no_connection", "half"}:
             world.clock.pass_time(TIMEOUT_S - 0.1)
             assert client.silent()
             world.clock.pass_time(0.2)
         assert (client.status, client.reason, client.retry_after) == (503, "auth_unavailable", "1"), turn
         assert detail.encode() in client.body
-        question.response_end([])  # too late
+        auth_request.response_end([])  # too late
         world.clock.turn()
         assert exchange.over and world.pool.asked == []
     assert pool.pods == [] and world.heard.events == []
@@ -308,10 +314,10 @@ def test_without_a_valid_answer_nobody_is_let_through(end: str, detail: str, cap
 def test_a_connection_that_was_closed_while_idle_is_replaced_once() -> None:
     world = AuthWorld()
     world.pool.gives_reused = True
-    _, client, question = world.ask()
-    question.pod_failed(Reason.POD_CLOSED, "", True)
+    _, client, auth_request = world.ask()
+    auth_request.pod_failed(Reason.POD_CLOSED, "", True)
     assert world.pool.fresh == [False, True] and client.silent()
-    question.pod_failed(Reason.POD_CLOSED, "", True)
+    auth_request.pod_failed(Reason.POD_CLOSED, "", True)
     assert client.reason == "auth_unavailable"
     world.check_idle()
 
@@ -331,17 +337,17 @@ def test_a_client_that_leaves_takes_its_question_along() -> None:
 
 def test_questions_have_a_bound_and_the_next_ones_wait_for_their_turn() -> None:
     world = AuthWorld()
-    first = [world.ask() for _ in range(QUESTIONS_MAX)]
-    assert len(world.pool.pods) == QUESTIONS_MAX
+    first = [world.ask() for _ in range(AUTH_REQUESTS_MAX)]
+    assert len(world.pool.pods) == AUTH_REQUESTS_MAX
     later = [world.begin() for _ in range(WAITING_MAX)]
-    assert len(world.pool.pods) == QUESTIONS_MAX
+    assert len(world.pool.pods) == AUTH_REQUESTS_MAX
     _, client = world.begin()
     assert (client.status, client.reason) == (503, "auth_unavailable") and b"too many requests wait" in client.body
     later[0][0].client_gone()  # it would have been next
     world.say(first[0][2], 403)
-    assert len(world.pool.pods) == QUESTIONS_MAX + 1
-    question = ATTEMPTS[-1]
-    assert isinstance(question, Question) and question.request is later[1][0]
+    assert len(world.pool.pods) == AUTH_REQUESTS_MAX + 1
+    auth_request = ATTEMPTS[-1]
+    assert isinstance(auth_request, AuthRequest) and auth_request.request is later[1][0]
     # The time of the wait counts.
     world.clock.pass_time(TIMEOUT_S + 0.1)
     assert all(client.status == 503 for _, client, _ in first[1:])
@@ -352,11 +358,11 @@ def test_questions_have_a_bound_and_the_next_ones_wait_for_their_turn() -> None:
 def test_a_reload_does_not_change_the_end_of_a_question() -> None:
     world = AuthWorld()
     pool = world.pod()
-    exchange, client, question = world.ask()
+    exchange, client, auth_request = world.ask()
     before = world.filter_of_it
     world.filter(world.throttler)
     assert world.filter_of_it is not before
-    world.say(question, 200)
+    world.say(auth_request, 200)
     assert len(pool.pods) == 1
     world.answer(exchange)
     assert client.status == 200 and before._asking == 0
@@ -365,12 +371,12 @@ def test_a_reload_does_not_change_the_end_of_a_question() -> None:
 
 def test_an_unused_pool_is_closed() -> None:
     world = AuthWorld()
-    _, _, question = world.ask()
+    _, _, auth_request = world.ask()
     world.clock.pass_time(1.0)
-    world.say(question, 403)
+    world.say(auth_request, 403)
     world.clock.pass_time(POOL_IDLE_S - 1.0)
-    _, _, question = world.ask()
-    world.say(question, 403)
+    _, _, auth_request = world.ask()
+    world.say(auth_request, 403)
     world.clock.pass_time(POOL_IDLE_S - 0.5)
     assert world.pool.closes == 0
     world.clock.pass_time(1.0)
@@ -391,10 +397,10 @@ def test_what_may_receive_the_body_comes_later() -> None:
     names = [type(one).__name__ for one in chain.filters]
     assert names == ["Keys", "Allow", "ForwardAuth", "QuotaLimits", "TrustsText"]
     world.throttler.filters = chain
-    world.proxy.filters = catalogue.chain_of_all()
-    exchange, client, question = world.ask(request_head("POST", length=5, X_Api_Key="alices-secret-key"))
+    world.proxy.filters = catalogue.chain_before_routing()
+    exchange, client, auth_request = world.ask(request_head("POST", length=5, X_Api_Key="alices-secret-key"))
     assert world.heard.events == [] and world.throttler.gathering == 0
-    world.say(question, 403)
+    world.say(auth_request, 403)
     assert exchange.over and client.status == 403 and catalogue._quotas.use()["alice"] == (0.0, 0.0)
 
 
@@ -402,22 +408,22 @@ def test_what_may_receive_the_body_comes_later() -> None:
 
 
 def cached(world: AuthWorld, head: RequestHead, ip: str = "192.0.2.1") -> bool:
-    """Whether a request is decided without a question; a question is answered with 403."""
+    """Whether a request is decided without a auth_request; a auth_request is answered with 403."""
     before = len(world.pool.pods)
     exchange, client = world.begin(head, ip)
     if len(world.pool.pods) == before:
         assert client.silent()
         exchange.client_gone()
         return True
-    question = ATTEMPTS[-1]
-    assert isinstance(question, Question)
-    world.say(question, 403)
+    auth_request = ATTEMPTS[-1]
+    assert isinstance(auth_request, AuthRequest)
+    world.say(auth_request, 403)
     return False
 
 
 def let_through(world: AuthWorld, head: RequestHead, fields: Headers | None = None) -> None:
-    exchange, _, question = world.ask(head)
-    world.say(question, 200, fields)
+    exchange, _, auth_request = world.ask(head)
+    world.say(auth_request, 200, fields)
     exchange.client_gone()
 
 

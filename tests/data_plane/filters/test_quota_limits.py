@@ -62,7 +62,7 @@ def ask(key: str = ALICE, method: str = "GET", length: int = 0, target: str = "/
 def tokens_left(quotas: Quotas) -> int:
     quota = quotas.find("alice")
     assert quota is not None and quota.ledger is not None
-    return quota.ledger.tokens.left(quotas._now())
+    return quota.ledger.tokens.remaining(quotas._now())
 
 
 def figures(client: Client) -> dict[str, str]:

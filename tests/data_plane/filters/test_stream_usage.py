@@ -302,7 +302,7 @@ def test_limits_of_tokens_are_settled_by_the_report(ends: bool, taken: int) -> N
     catalogue = world.catalogue()
     catalogue._limits = QuotaLimits(quotas, world.clock.now)
     catalogue.shared = (Keys(users, {}),)
-    world.proxy.filters = catalogue.chain_of_all()
+    world.proxy.filters = catalogue.chain_before_routing()
     world.throttler.filters = catalogue.chain_of("default/app", world.spec.filters)
     world.pod()
     exchange, client = send(world, ASKED, post(ASKED, X_Api_Key=KEY))
@@ -314,7 +314,7 @@ def test_limits_of_tokens_are_settled_by_the_report(ends: bool, taken: int) -> N
         exchange.client_gone()
     quota = quotas.find("alice")
     assert quota is not None and quota.ledger is not None
-    assert quota.ledger.tokens.left(world.clock.now()) == 1000 - taken
+    assert quota.ledger.tokens.remaining(world.clock.now()) == 1000 - taken
     assert json.loads(EDITED)["stream_options"] == {"include_usage": True}
     world.check_idle()
 

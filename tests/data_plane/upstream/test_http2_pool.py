@@ -386,14 +386,14 @@ def test_a_websocket_waits_for_what_the_pod_says_and_is_given_back() -> None:
     it = Http2World()
     exchange, _ = begin(it, upgrade=b"websocket")
     line = it.pool.open_one()
-    assert line.connection.promised == 1 and not line.connection.codec.streams
+    assert line.connection.reserved_streams == 1 and not line.connection.codec.streams
     exchange.client_gone()
-    assert line.connection.promised == 0
+    assert line.connection.reserved_streams == 0
     it.run()
     assert not line.peer.streams
     _, client = begin(it, upgrade=b"websocket")
     assert client.status == 502, "it takes none"
-    assert line.connection.promised == 0
+    assert line.connection.reserved_streams == 0
     it.end()
 
 
@@ -402,7 +402,7 @@ def test_a_websocket_under_which_the_connection_is_lost_before_settings() -> Non
     _, client = begin(it, upgrade=b"websocket")
     line = it.pool.open_one()
     line.lose()
-    assert client.status == 502 and line.connection.promised == 0
+    assert client.status == 502 and line.connection.reserved_streams == 0
     it.end()
 
 
@@ -412,7 +412,7 @@ def test_a_place_that_a_websocket_could_not_use_is_given_back() -> None:
     pod = it.open_pod({MAX_CONCURRENT_STREAMS: 1})
     it.answer(pod, 1)
     _, client = begin(it, upgrade=b"websocket")
-    assert client.status == 502 and pod.connection.promised == 0
+    assert client.status == 502 and pod.connection.reserved_streams == 0
     begin(it)
     assert not it.pool.dialled and len(pod.peer.streams) == 2
     it.end()

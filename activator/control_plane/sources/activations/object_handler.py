@@ -15,27 +15,27 @@ class ObjectHandler:
     def __init__(
         self,
         changed: Callable[[Any], None],
-        gone: Callable[[Any], None],
-        missed: Callable[[Any], None] | None = None,
+        removed: Callable[[Any], None],
+        resync: Callable[[Any], None] | None = None,
         moves: bool = False,
     ) -> None:
         self._changed = changed
-        self._gone = gone
-        self._missed = missed
+        self._removed = removed
+        self._resync = resync
         self._moves = moves
 
     def changed(self, old: Any, new: Any) -> None:
         if self._moves and old is not None and owner_key(old) != owner_key(new):
-            self._gone(old)
+            self._removed(old)
         self._changed(new)
 
-    def gone(self, old: Any) -> None:
-        self._gone(old)
+    def removed(self, old: Any) -> None:
+        self._removed(old)
 
-    def missed(self, new: Any) -> None:
+    def resync(self, new: Any) -> None:
         """Handle an object whose events were lost; its present state has been delivered."""
-        if self._missed is not None:
-            self._missed(new)
+        if self._resync is not None:
+            self._resync(new)
 
     def listed(self, objects: Mapping[Key, Any]) -> None:
         """Do nothing: the differences have been delivered one by one."""

@@ -1,8 +1,9 @@
 """Decides whether the activator is in the path of a Service's requests: a pure function of observations.
 
 Rules
-  1. `decide` reads no clock and does no I/O. A step is always to a neighbouring position (OUT, BESIDE, ALONE), and is
-     taken only when the watches show the present position. Only the loss of the last pod ends a wait early.
+  1. `decide` reads no clock and does no I/O. A step is always to a neighbouring position (OUT, BESIDE, ALONE: see
+     traffic_wanted.py, rule 1), and is taken only when the watches show the present position. Only the loss of the last
+     pod ends a wait early.
   2. Out of the path the load is unknown, and connections that clients keep to pods are never seen. Therefore the number
      of pods is not lowered there; missing requests count as no load only after the position has been ALONE, and
      settled, for the grace to zero.
@@ -190,7 +191,7 @@ def _step(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
         return _moved(state, Position.BESIDE) if state.since_s != NEVER and state.listens else state
     if position is Position.ALONE:
         return _moved(state, Position.BESIDE)
-    # BESIDE: all proxies must know our endpoints before the pods' are removed, and the pods' before ours are.
+    # BESIDE: all proxies must know our endpoints before the pods' are removed, and vice versa.
     if seen.now_s < _settled_s(rule, state):
         return state
     return _moved(state, goal)

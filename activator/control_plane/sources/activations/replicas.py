@@ -31,7 +31,7 @@ class OtherReplicas(Protocol):
 
     def set_writes(self, writes: bool) -> None: ...
 
-    def tell(self, seat: int, load: Load) -> None: ...
+    def report(self, seat: int, load: Load) -> None: ...
 
 
 class _Part:
@@ -154,7 +154,7 @@ class Replicas:
         if owner == own:
             self._load_changed(self.sum(load.key))
         elif owner is not None:
-            self._others.tell(owner, load)
+            self._others.report(owner, load)
 
     @property
     def is_alone(self) -> bool:
@@ -202,7 +202,7 @@ class Replicas:
                 continue
             owner = self.writers.owner(uid)
             if owner not in (None, self.writers.own) and owner != former.owner(uid):
-                self._others.tell(owner, replace(load, at_s=self._now()))
+                self._others.report(owner, replace(load, at_s=self._now()))
 
     def _of(self, key: str) -> RevisionLoads:
         found = self._loads.get(key)

@@ -121,10 +121,10 @@ class ActivationSource:
         def changed(one: Workload) -> None:
             self._workload(kind, one, one)
 
-        def gone(one: Workload) -> None:
+        def removed(one: Workload) -> None:
             self._workload(kind, one, None)
 
-        return ObjectHandler(changed, gone)
+        return ObjectHandler(changed, removed)
 
     # --- from the mode ---
 

@@ -59,7 +59,9 @@ class Sweeper:
 
     def _failed(self, error: Exception) -> float:
         if isinstance(error, EngineAwayError):
-            log.debug("no sweep: %s", error)
+            log.debug(
+                "leftover containers are not removed: the container engine is unreachable: %s; it is tried again", error
+            )
         elif isinstance(error, EngineError):
             log.warning("the container engine does not list its containers: %s", error)
         else:  # a bug, or an unexpected answer: the next attempt may succeed
@@ -93,7 +95,7 @@ class Sweeper:
         try:
             await self._engine.call("POST", f"/containers/{name}/kill", {"signal": "SIGKILL"})
         except EngineError as error:
-            log.debug("kill of %s: %s", name[:12], error)  # it does not run
+            log.debug("the container %s could not be killed: %s; it is removed all the same", name[:12], error)
         try:
             await self._engine.call("DELETE", f"/containers/{name}", {"force": "true", "v": "true"})
         except EngineError as error:

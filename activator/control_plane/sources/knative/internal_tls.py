@@ -111,10 +111,10 @@ class SecretObjects:
     def changed(self, old: Secret | None, new: Secret) -> None:
         self._tls.secret(new.data)
 
-    def gone(self, old: Secret) -> None:
+    def removed(self, old: Secret) -> None:
         log.warning("the Secret %s was deleted; its last content stays in use", SECRET)
 
-    def missed(self, new: Secret) -> None:
+    def resync(self, new: Secret) -> None:
         """Do nothing: `changed` has already been called with the current state."""
 
     def listed(self, objects: Mapping[Any, Any]) -> None:
@@ -130,10 +130,10 @@ class BundleObjects:
     def changed(self, old: ConfigMap | None, new: ConfigMap) -> None:
         self._tls.bundle(new.metadata.name, new.data)
 
-    def gone(self, old: ConfigMap) -> None:
+    def removed(self, old: ConfigMap) -> None:
         self._tls.bundle(old.metadata.name, {})
 
-    def missed(self, new: ConfigMap) -> None:
+    def resync(self, new: ConfigMap) -> None:
         """Do nothing: `changed` has already been called with the current state."""
 
     def listed(self, objects: Mapping[Any, Any]) -> None:

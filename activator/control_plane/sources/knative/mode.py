@@ -240,7 +240,8 @@ class KnativeMode(ClusterMode):
             log.info("system-internal-tls: pods are reached without TLS until there is an authority in %s", AUTHORITIES)
         namespace = self.environment.system_namespace
         if self.environment.tls_ignored:
-            log.warning("no effect: %s (docs/knative.md, Missing features)", ", ".join(self.environment.tls_ignored))
+            names = ", ".join(self.environment.tls_ignored)
+            log.warning("these variables are set and have no effect: %s; remove them (docs/knative.md)", names)
         self.tls = InternalTls(f"{self._host}:{_TLS_PORT}", self._tls_changed, self.environment.tls_min_version)
         secrets = Selection(SECRETS, namespace, fields=f"metadata.name={SECRET}")
         bundles = Selection(CONFIG_MAPS, namespace, labels=BUNDLE_LABEL)

@@ -33,7 +33,7 @@ ByKey = Callable[[str], None]
 class _Objects:
     """The handler of one kind; lists need no more than the calls for single objects."""
 
-    def missed(self, new: Any) -> None:
+    def resync(self, new: Any) -> None:
         """Do nothing: `changed` has already been called with the current state, which is enough for most kinds."""
 
     def listed(self, objects: Mapping[Key, Any]) -> None:
@@ -41,15 +41,15 @@ class _Objects:
 
 
 class RevisionObjects(_Objects):
-    def __init__(self, of: Of, gone: ByKey) -> None:
+    def __init__(self, of: Of, removed: ByKey) -> None:
         self._of = of
-        self._gone = gone
+        self._removed = removed
 
     def changed(self, old: Revision | None, new: Revision) -> None:
         self._of(_key(new)).revision = new
 
-    def gone(self, old: Revision) -> None:
-        self._gone(_key(old))
+    def removed(self, old: Revision) -> None:
+        self._removed(_key(old))
 
 
 class _OfServices(_Objects):
@@ -77,11 +77,11 @@ class ServiceObjects(_OfServices):
     def changed(self, old: Service | None, new: Service) -> None:
         key = _labelled_key(new)
         if old is not None and _labelled_key(old) != key:
-            self.gone(old)
+            self.removed(old)
         if key:
             self._of(key).services[new.metadata.name] = new
 
-    def gone(self, old: Service) -> None:
+    def removed(self, old: Service) -> None:
         key = _labelled_key(old)
         if key:
             self._of(key).services.pop(old.metadata.name, None)
@@ -91,18 +91,18 @@ class ServiceObjects(_OfServices):
 class SliceObjects(_OfServices):
     def changed(self, old: EndpointSlice | None, new: EndpointSlice) -> None:
         if old is not None and _side_key(old) != _side_key(new):
-            self.gone(old)
+            self.removed(old)
         side = self._side(new)
         if side is not None:
             side.put_slice(new)
 
-    def gone(self, old: EndpointSlice) -> None:
+    def removed(self, old: EndpointSlice) -> None:
         side = self._side(old)
         if side is not None:
             side.drop_slice(old.metadata.name)
             self._forget_if_empty(_labelled_key(old))
 
-    def missed(self, new: EndpointSlice) -> None:
+    def resync(self, new: EndpointSlice) -> None:
         key, kind = _side_key(new)
         if key and kind == PRIVATE:
             self._of(key).events_lost([new], [])
@@ -111,18 +111,18 @@ class SliceObjects(_OfServices):
 class EndpointsObjects(_OfServices):
     def changed(self, old: Endpoints | None, new: Endpoints) -> None:
         if old is not None and _side_key(old) != _side_key(new):
-            self.gone(old)
+            self.removed(old)
         side = self._side(new)
         if side is not None:
             side.put_endpoints(new)
 
-    def gone(self, old: Endpoints) -> None:
+    def removed(self, old: Endpoints) -> None:
         side = self._side(old)
         if side is not None:
             side.drop_endpoints(old.metadata.name)
             self._forget_if_empty(_labelled_key(old))
 
-    def missed(self, new: Endpoints) -> None:
+    def resync(self, new: Endpoints) -> None:
         key, kind = _side_key(new)
         if key and kind == PRIVATE:
             self._of(key).events_lost([], [new])
@@ -137,7 +137,7 @@ class ConfigObjects(_Objects):
     def changed(self, old: ConfigMap | None, new: ConfigMap) -> None:
         self._configured(new.metadata.name, new.data)
 
-    def gone(self, old: ConfigMap) -> None:
+    def removed(self, old: ConfigMap) -> None:
         self._configured(old.metadata.name, {})
 
 

@@ -176,7 +176,7 @@ class RevisionBackends:
             return  # they are not used
         self._pods.events_lost([*of_slices(slices, self.port_name), *of_endpoints(endpoints, self.port_name)])
 
-    def gone(self) -> None:
+    def removed(self) -> None:
         """Handle the removal of the revision; its remaining objects must not count as its successor's."""
         left = [*self.private.objects(), *self.public.objects()]
         carried = {one.metadata.labels.get(REVISION_UID_LABEL, "") for one in (*left, *self.services.values())}

@@ -9,8 +9,8 @@ Rules
      one each. Where there are more activators than pods, pods are shared.
   3. Without a limit (container_concurrency 0), or with one activator, every pod belongs to this activator.
   4. Two activators must not differ on the set of pods that are shared out while both wake waiters, and each probes on
-     its own, so one of them gets an answer first. Therefore all pods that Kubernetes lists are shared out, whether they
-     have answered or not, and a pod has its share before it is probed. A pod that does not answer must not starve the
+     its own, so one of them gets an answer first. Therefore all listed pods are divided, whether they have answered or
+     not, and a pod has its owner before it is probed. A pod that does not answer must not starve the
      activator that it belongs to: SHARE_PATIENCE_S after another pod has answered it is left out until it answers
      (shared_pods.py).
   5. For the same reason this activator has no pod before its index is known. If requests wait, it waits
@@ -36,11 +36,11 @@ UNKNOWN: Final = -1
 
 
 def infer_index(ips: Iterable[str], own_ip: str) -> tuple[int, int]:
-    """Return the place of `own_ip` among the sorted IP addresses, or UNKNOWN, and how many different ones there are."""
-    others = sorted(set(ips))
+    """Return the index of `own_ip` in the sorted addresses, or UNKNOWN, and their number."""
+    addresses = sorted(set(ips))
     own = _canonical(own_ip)
-    place = next((number for number, ip in enumerate(others) if _canonical(ip) == own), UNKNOWN)
-    return place, len(others)
+    index = next((number for number, ip in enumerate(addresses) if _canonical(ip) == own), UNKNOWN)
+    return index, len(addresses)
 
 
 def pick_indices(pods: int, index: int, activators: int) -> tuple[int, int, int]:

@@ -151,7 +151,7 @@ class KnativeSource:
     def revision_gone(self, key: str) -> None:
         backends = self.revisions.get(key)
         if backends is not None:
-            backends.gone()
+            backends.removed()
         self.passes.forget(key)
         self._submit(RevisionGone(key))
         self.forget_if_empty(key)

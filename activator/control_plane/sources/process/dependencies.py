@@ -84,7 +84,7 @@ class Dependencies:
 
     # --- what happens ---
 
-    def wanted(self, key: str, count: int) -> None:
+    def set_desired(self, key: str, count: int) -> None:
         """Set how many copies of a revision are wanted, and grant them as soon as its dependencies allow it."""
         had_any = key in self._wanted and key not in self._held
         self._set_wanted(key, count)

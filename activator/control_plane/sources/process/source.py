@@ -60,7 +60,7 @@ class ProcessSource(Source):
         self.dependencies = Dependencies(
             self.supervisor.fleets.is_ready,
             self.supervisor.fleets.is_awake,
-            self.groups.wanted,
+            self.groups.set_desired,
             self.autoscaler.needed,
             submit,
         )
@@ -210,7 +210,7 @@ class ProcessSource(Source):
         self.dependencies.reported(change)
 
     def _scale(self, key: str, decision: Decision) -> None:
-        self.dependencies.wanted(key, decision.wanted)
+        self.dependencies.set_desired(key, decision.wanted)
 
     # --- from the supervisor (`ProgramListener`) ---
 

@@ -211,7 +211,7 @@ class World:
         self.source.activation_objects.changed(None, one)
 
     def withdraw(self, one: Activation) -> None:
-        self.source.activation_objects.gone(one)
+        self.source.activation_objects.removed(one)
 
     def deploy(self, one: Workload, kind: str = "Deployment") -> None:
         self.source.workload_objects(kind).changed(None, one)

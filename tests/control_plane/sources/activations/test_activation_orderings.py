@@ -235,10 +235,10 @@ def test_nothing_is_left_of_names_that_came_and_went() -> None:
         world.turn()
         world.withdraw(one)
         world.turn()
-        world.source.workload_objects("Deployment").gone(workload(name))
+        world.source.workload_objects("Deployment").removed(workload(name))
         world.source.noted(key, (ConditionSpec("Degraded", "True", "CannotWrite", "The removal failed."),))
         world.source.applied(DropRevision(key))
-        world.source.slice_objects.gone(endpoint_slice(endpoint(1), name=name))
+        world.source.slice_objects.removed(endpoint_slice(endpoint(1), name=name))
         world.turn()
     held = {name: len(one) for name, one in vars(world.source).items() if isinstance(one, dict) and one}
     assert held == {}

@@ -105,7 +105,7 @@ def test_an_activation_that_goes_ends_its_revision_and_what_was_made_for_it() ->
     world.withdraw(activation())
     assert world.turn() == [RevisionGone(KEY)]
     assert (world.desired().present, world.desired().uid) == (False, "uid-hello")
-    world.source.slice_objects.gone(endpoint_slice(endpoint(1)))
+    world.source.slice_objects.removed(endpoint_slice(endpoint(1)))
     world.turn()
     assert world.source.revisions == {}
 
@@ -225,7 +225,7 @@ def test_pods_whose_events_were_lost_are_probed_again() -> None:
     world = declared()
     world.slices(endpoint_slice(endpoint(1), endpoint(2, ready=False)))
     world.turn()
-    world.source.slice_objects.missed(endpoint_slice(endpoint(1), endpoint(2, ready=False)))
+    world.source.slice_objects.resync(endpoint_slice(endpoint(1), endpoint(2, ready=False)))
     assert world.turn() == [seen(1, restarts=1)]
     assert world.turn() == []
 
@@ -302,7 +302,7 @@ def test_the_hosts_of_routes_that_lead_here_are_read() -> None:
     named = route("x.example.com", name="ingress", annotations={"activator.dev/activation": NAME})
     world.source.route_objects.changed(None, named)
     assert hosts_of(world.turn()) == ("x.example.com",)
-    world.source.route_objects.gone(named)
+    world.source.route_objects.removed(named)
     assert hosts_of(world.turn()) == ()
 
 

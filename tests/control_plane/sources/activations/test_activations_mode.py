@@ -25,12 +25,12 @@ def edited(mode: ActivationsMode) -> None:
 
 
 def recreated(mode: ActivationsMode) -> None:
-    mode.source.activation_objects.gone(activation())
+    mode.source.activation_objects.removed(activation())
     mode.source.activation_objects.changed(None, activation(uid="another"))
 
 
 def deleted(mode: ActivationsMode) -> None:
-    mode.source.activation_objects.gone(activation())
+    mode.source.activation_objects.removed(activation())
 
 
 @pytest.mark.parametrize("change", [edited, recreated, deleted])

@@ -55,7 +55,7 @@ class End:
     def set_writes(self, writes: bool) -> None:
         raise AssertionError("nobody asks for it here")
 
-    def tell(self, seat: int, load: Load) -> None:
+    def report(self, seat: int, load: Load) -> None:
         self.net.told.append((self.seat, seat, load))
         if not self.is_cut:
             self.net.ends[seat].heard(self.seat, load)

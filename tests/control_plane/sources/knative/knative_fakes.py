@@ -194,7 +194,7 @@ class Cluster:
             Endpoints: self.source.endpoints_objects,
             Service: self.source.service_objects,
         }
-        handlers[type(one)].missed(one)
+        handlers[type(one)].resync(one)
         self.turn()
 
     def miss(self, one: Any) -> None:
@@ -205,7 +205,7 @@ class Cluster:
             Endpoints: self.source.endpoints_objects,
             Service: self.source.service_objects,
         }
-        handlers[type(one)].gone(one)
+        handlers[type(one)].removed(one)
         self.turn()
 
     def turn(self) -> None:

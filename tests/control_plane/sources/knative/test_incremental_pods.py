@@ -183,7 +183,7 @@ class PodsByEvents(RuleBasedStateMachine):
         if old is not None:
             self.whole.private["slices"].pop(name, None)
             self.whole.public["slices"].pop(name, None)
-            self.source.slice_objects.gone(old)
+            self.source.slice_objects.removed(old)
 
     @rule(told=activators)
     def activators_are(self, told: list[tuple[str, bool | None]]) -> None:
@@ -205,7 +205,7 @@ class PodsByEvents(RuleBasedStateMachine):
         old = self.endpoints.pop(name, None)
         if old is not None:
             del self.whole.private["endpoints"][name]
-            self.source.endpoints_objects.gone(old)
+            self.source.endpoints_objects.removed(old)
 
     @rule(name=slice_names, of_endpoints_too=st.booleans())
     def events_are_lost(self, name: str, of_endpoints_too: bool) -> None:
@@ -213,13 +213,13 @@ class PodsByEvents(RuleBasedStateMachine):
         port_name = self._port_name()
         one = self.whole.private["slices"].get(name)
         if one is not None:
-            self.source.slice_objects.missed(one)
-            self.whole.missed(of_slices([one], port_name))
+            self.source.slice_objects.resync(one)
+            self.whole.resync(of_slices([one], port_name))
         if of_endpoints_too and self.endpoints:
             for other in self.endpoints.values():
-                self.source.endpoints_objects.missed(other)
+                self.source.endpoints_objects.resync(other)
                 if not self.whole.private["slices"]:
-                    self.whole.missed(of_endpoints([other], port_name))
+                    self.whole.resync(of_endpoints([other], port_name))
 
     @rule(
         what=st.sampled_from(["limit", "container", "another", "another", "mode", "tls", "lost", "table", "no slices"]),
@@ -395,8 +395,8 @@ class PodsByEvents(RuleBasedStateMachine):
     def _replace_revision(self) -> None:
         old = self.source.revisions[KEY].revision
         assert old is not None
-        self.source.revision_objects.gone(old)
-        self.whole.gone(self._uid(self.number))
+        self.source.revision_objects.removed(old)
+        self.whole.removed(self._uid(self.number))
         self.number += 1
         self._set_revision()
 

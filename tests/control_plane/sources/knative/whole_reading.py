@@ -76,14 +76,14 @@ class WholeReading:
         self._place = (UNKNOWN, 0)
         self._is_alone = False
 
-    def gone(self, uid: str) -> None:
+    def removed(self, uid: str) -> None:
         """The revision of this UID is."""
         self.former.add(uid)
         self.shared = WholeSharedPods()
         self._place = (UNKNOWN, 0)
         self._is_alone = False
 
-    def missed(self, backends: list[Backend]) -> None:
+    def resync(self, backends: list[Backend]) -> None:
         for one in backends:
             if one.ready and self._was_ready.get(one.identity, False):
                 self._flips[one.identity] += 1
