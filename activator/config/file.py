@@ -379,6 +379,7 @@ def _resolve_fallback(fallback: Fallback | None) -> FallbackSpec | None:
         redirect=fallback.redirect,
         revision=key_of(fallback.revision) if fallback.revision else "",
         statuses=statuses_of(fallback.statuses),
+        any_method=fallback.any_method,
         while_starting=fallback.while_starting,
     )
 

@@ -101,6 +101,7 @@ class FallbackSpec(msgspec.Struct, frozen=True):
     redirect: str = ""
     revision: str = ""  # namespace/name
     statuses: tuple[int, ...] = ()  # pods' statuses that it replaces, too
+    any_method: bool = False  # the revision also takes requests that are not idempotent, by the pod's status
     while_starting: bool = False  # also instead of the wait for a start
 
 

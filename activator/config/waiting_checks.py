@@ -56,6 +56,10 @@ def _check_fallback(at: KeyPath, fallback: Fallback) -> None:
         at.advise("one of `file`, `redirect` and `revision` is required", beside=tuple(at[key] for key in ways))
     if fallback.while_starting and not fallback.revision:
         at["while_starting"].advise("it has no effect without `revision`", beside=(at["revision"],))
+    if fallback.any_method and not (fallback.revision and fallback.statuses):
+        at["any_method"].advise(
+            "it has no effect without `revision` and `statuses`", beside=(at["revision"], at["statuses"])
+        )
     check_each(at["statuses"], fallback.statuses, _is_status, "a status from 400 to 599, 4xx or 5xx")
     if fallback.redirect and not _is_target(fallback.redirect):
         at["redirect"].found("an address such as https://status.example.com/, or /path")

@@ -260,8 +260,11 @@ class Exchange(Deadline):
         """Call `watcher` with all bytes from now on."""
         raise NotImplementedError
 
-    def fall_back(self, key: str, reason: Reason) -> bool:
-        """Move the request to another revision, namespace/name; return False if that is not possible."""
+    def fall_back(self, key: str, reason: Reason, any_method: bool = False) -> bool:
+        """Move the request to another revision, namespace/name; return False if that is not possible.
+
+        `any_method`: also one that is not idempotent and was sent to a pod.
+        """
         raise NotImplementedError
 
     def detach(self, client: ClientStream) -> Exchange:

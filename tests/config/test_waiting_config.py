@@ -62,6 +62,7 @@ def resolved(key: str) -> RevisionSpec:
         ("fallback: {redirect: /x, statuses: [5XX]}", 'found "5XX", expected a status from 400'),
         ("fallback: {statuses: [503]}", "one of `file`, `redirect` and `revision` is required"),
         ("fallback: {redirect: /x, while_starting: true}", "it has no effect without `revision`"),
+        ("fallback: {redirect: /x, any_method: true}", "it has no effect without `revision` and `statuses`"),
         ("activity: {websocket: closed}", "open or traffic"),
         ("activity: {quiet_after: 500ms}", "at least 1s"),
         ("activity: {busy: {http_get: /x}}", "only a revision with `process` or `container` has a program to ask"),

@@ -126,6 +126,13 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             [502, "5xx"],
         ),
     ] = []
+    any_method: Annotated[
+        bool,
+        doc(
+            "With `revision` and `statuses`: also for methods such as POST, which both revisions may then process.",
+            True,
+        ),
+    ] = False
     while_starting: Annotated[
         bool,
         doc(

@@ -142,8 +142,9 @@ class Attempt(PodUser):
     def _may_be_sent_again(self, pod: PodStream) -> bool:
         """Return True if the request may go to another pod or revision after it was written to this one."""
         filters = self.exchange.filters
-        replaces = filters is not None and filters.replaces_responses()
-        return (pod.reused or replaces) and is_idempotent(self.exchange)
+        if filters is not None and filters.replaces_responses():
+            return True
+        return pod.reused and is_idempotent(self.exchange)
 
     def pod_blocked(self) -> None:
         exchange = self.exchange

@@ -380,10 +380,10 @@ class ProxiedExchange(Exchange):
         hand_over(self, other, client)
         return other
 
-    def fall_back(self, key: str, reason: Reason) -> bool:
+    def fall_back(self, key: str, reason: Reason, any_method: bool = False) -> bool:
         if self.filters is not None:
             self.filters.may_end("fall_back")
-        return fall_back(self, key, reason)
+        return fall_back(self, key, reason, any_method)
 
     # --- time ---
 

@@ -27,12 +27,14 @@ _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
 _SENDS_QUEUE_LENGTH: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 
 
-def fall_back(exchange: ProxiedExchange, key: str, reason: Reason) -> bool:
+def fall_back(exchange: ProxiedExchange, key: str, reason: Reason, any_method: bool = False) -> bool:
     """Move a request that its revision cannot serve to the revision `key`; return False if that is not possible."""
     context = exchange.context
     first = exchange.throttler
     second = context.router.named(key)
-    if first is None or second is None or second is first or not may_fall_back(exchange, exchange.upload, reason):
+    if first is None or second is None or second is first:
+        return False
+    if not may_fall_back(exchange, exchange.upload, reason, any_method):
         return False
     if exchange.access is not None and not exchange.access.allows(second.key):
         return False

@@ -17,7 +17,8 @@ Rules
      for RISKY_IDLE_S or longer, because the pod may be closing it.
   3. Another revision (`fallback: {revision: …}`) takes only a request that can be sent in full: no byte was sent to a
      pod, or the request is idempotent and its body is still held. The same holds for a response of a pod whose status
-     the fallback replaces (`fallback.statuses`). That revision applies its own queue, limits and timeouts.
+     the fallback replaces (`fallback.statuses`); with `fallback.any_method` the request need not be idempotent. That
+     revision applies its own queue, limits and timeouts.
   4. A request falls back at most FALLBACKS_MAX times: `activator check` rejects cycles, but a reload may create one for
      a moment.
 """
@@ -60,14 +61,14 @@ def decide(request: Exchange, body: RequestBody | None, reason: Reason, evidence
     return FALL_BACK if may_fall_back(request, body, reason) else END
 
 
-def may_fall_back(request: Exchange, body: RequestBody | None, reason: Reason) -> bool:
+def may_fall_back(request: Exchange, body: RequestBody | None, reason: Reason, any_method: bool = False) -> bool:
     """Return True if another revision can be sent the whole request."""
     if not reason.substitute & Substitute.REVISION or request.fallbacks >= FALLBACKS_MAX:
         return False
     phase: i64 = request.phase
     if phase <= CONNECTING:
         return True
-    return phase == SENT and is_idempotent(request) and request.request_done and _is_held(body)
+    return phase == SENT and (any_method or is_idempotent(request)) and request.request_done and _is_held(body)
 
 
 def is_idempotent(request: Exchange) -> bool:

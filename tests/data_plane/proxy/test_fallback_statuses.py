@@ -25,12 +25,19 @@ STATUSES = (502, 503)
 class TwoByStatus(Two):
     """The second revision takes requests that a pod of the first one answers with a listed status, too."""
 
+    any_method = False
+
     def filter(self, throttler: RevisionThrottler) -> None:
         if throttler is self.throttler:
-            spec = FiltersSpec(fallback=FallbackSpec(revision="ns/second", statuses=STATUSES))
+            fallback = FallbackSpec(revision="ns/second", statuses=STATUSES, any_method=self.any_method)
+            spec = FiltersSpec(fallback=fallback)
             throttler.filters = self.catalogue().chain_of(throttler.key, spec)
         else:
             super().filter(throttler)
+
+
+class TwoByStatusAndAnyMethod(TwoByStatus):
+    any_method = True
 
 
 def fixed(redirect: str = "", **spec: Any) -> World:
@@ -89,6 +96,21 @@ def test_other_statuses_and_methods_get_the_pods_response(status: int, fields: d
     assert client.status == status and "activator-fallback" not in client.fields
     assert world.throttler.counters.fallbacks == {} and world.throttler.counters.codes == {status: 1}
     world.check_idle()
+
+
+def test_other_methods_fall_back_if_the_operator_says_so() -> None:
+    world = TwoByStatusAndAnyMethod()
+    world.pod()
+    second = world.second_pod()
+    exchange, client = at_pods(world, method="POST", length=4)
+    at_pod(exchange).response_head(response_head(503))
+    assert (second.pods[0].body, second.pods[0].ended) == (b"body", True)
+    world.answer(exchange)
+    assert client.status == 200 and client.fields["activator-fallback"] == "ns/second"
+    exchange, client = world.begin(request_head("POST", length=4))
+    at_pod(exchange).response_head(response_head(503))
+    assert client.status == 503, "its body has not come"
+    exchange.client_gone()
 
 
 def test_a_body_is_sent_again_only_if_all_of_it_is_held() -> None:
