@@ -130,6 +130,7 @@ class RequestHead:
         self.has_internal: bool = False  # has fields that only Knative's components and this program use
         self.takes_trailers: bool = False  # an HTTP/2 request with `te: trailers`, as all of gRPC are
         self.entry: bytes = b""  # a port that selects the revision, whatever the host; empty: none
+        self.needs_key: bool = True  # False: it came to a listener that requires none
         self.traceparent: bytes = b""  # the field line, which is also in `headers`: see headers/trace_context.py
 
     def copy(self) -> RequestHead:
@@ -141,6 +142,7 @@ class RequestHead:
         head.has_internal = self.has_internal
         head.takes_trailers = self.takes_trailers
         head.entry = self.entry
+        head.needs_key = self.needs_key
         head.traceparent = self.traceparent
         return head
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.e2e.conftest import RunActivator
 from tests.e2e.http2_client import Http2Client
 from tests.e2e.http_client import ask
 from tests.e2e.pods import ScriptedPod
-from tests.e2e.running import Activator, configured
+from tests.e2e.running import Activator, configured, eventually
 from tests.e2e.test_e2e_routing import HOST, echo, post
 
 KEYS = [{"name": "alice", "key": "alices-key"}, {"name": "bob", "key": "bobs-key", "revisions": ["qwen"]}]
@@ -74,3 +75,29 @@ def test_what_bob_may_not_use(shared: Activator) -> None:
 @pytest.mark.parametrize("body", BODIES[:5])
 def test_one_who_may_use_all_sends_what_she_likes(shared: Activator, body: str) -> None:
     assert json.loads(ask(shared.address, post(body.encode(), headers=ALICE)).body)["body"] == body
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_listener_that_requires_no_key(run_activator: RunActivator, tmp_path: Path, workers: int) -> None:
+    """What runs on the machine itself may use everything; a key that is sent there counts as elsewhere."""
+    inside = f"unix:{tmp_path / 'inside.sock'}"
+    with ScriptedPod(echo) as pod:
+        revisions = [
+            {"name": name, "hosts": [HOST], "match": {"json": {"model": [name]}}, "pods": [pod.address]}
+            for name in ("qwen", "gemma")
+        ]
+        made = configured(revisions, keys=KEYS, workers=workers)
+        made["listen"] = [made["listen"], {"address": inside, "keys": False}]
+        activator = run_activator(made)
+        gemma = post(b'{"model":"gemma"}')
+        assert ask(activator.address, gemma).status == 401
+        assert ask(inside, gemma).status == 200
+        unknown = ask(inside, post(b'{"model":"nope"}'))
+        assert (unknown.status, json.loads(unknown.body)["error"]["code"]) == (404, "model_not_found")
+        assert ask(inside, post(b'{"model":"gemma"}', headers="X-Api-Key: nobodys\r\n")).status == 200
+        assert ask(inside, post(b'{"model":"qwen"}', headers=BOB)).status == 200
+        eventually(
+            lambda: b'activator_user_requests_total{user="bob"} 1.0' in activator.ask("/metrics")[2], "he counts"
+        )
+        with Http2Client(inside, authority=HOST) as client:
+            assert client.ask("/v1/models").status == 200

@@ -127,6 +127,7 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
         str | Redirect | None,
         doc("`https`, or a mapping: every request is redirected to https ([listeners](listeners.md)).", REDIRECT_HTTPS),
     ] = None
+    keys: Annotated[bool, doc("`false`: requests need none of the `keys`; known ones count.", False)] = True
 
     def is_secure(self) -> bool:
         """Return True if it serves TLS."""

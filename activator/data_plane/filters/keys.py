@@ -9,7 +9,8 @@ Rules
      be for the pod.
   4. A request that may not use its revision is quiet (`Exchange.is_quiet`): it starts no pod and is no load.
   5. Rights are those of the time at which the revision is known: a reload may have changed them since the arrival.
-  6. Without a key, routes and models that exist look like others (proxy/entering.py).
+  6. A listener with `keys: false` requires no key, and may use all revisions; known keys count as elsewhere.
+  7. Without a key, routes and models that exist look like others (proxy/entering.py).
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class Keys(Filter):
                 kept[spec.name] = UserTotals()
             self._users[spec.digest] = User(spec, kept[spec.name])
         self._anyone: User | None = self._users.pop(b"", None)  # for requests without a key
+        # For those at listeners that require none; it has no name, limits and totals that are shown.
+        self._unnamed = User(UserSpec("", b"", None), UserTotals())
 
     def totals(self) -> dict[str, UserTotals]:
         """Return the totals of each user."""
@@ -117,7 +120,10 @@ class Keys(Filter):
                 users.append(user)
                 request.edit().add(without)
         has_key = len(users) > 0
-        if self._anyone is not None:
+        if not request.head.needs_key:
+            users.append(self._unnamed)
+            has_key = True
+        elif self._anyone is not None:
             users.append(self._anyone)
         if users:
             request.access = Access(self, tuple(users), has_key)

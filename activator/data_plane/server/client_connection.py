@@ -59,6 +59,7 @@ class ClientConnection(RegisteredConnection):
         self._origin: Origin | None = None
         self.endpoints: Endpoints | None = None  # from a PROXY protocol header, or from the kernel
         self.redirect: FilterChain | None = None  # set if the listener redirects every request
+        self.needs_key: bool = True  # False: the listener requires no key
         self._entry: bytes = b""  # the dedicated port that it connected to; empty: a shared port
         # From the last response on:
         self._closing: Closing | None = None
@@ -121,6 +122,8 @@ class ClientConnection(RegisteredConnection):
     def open_request(self, head: RequestHead, client: ClientStream) -> Exchange:
         """Return the exchange of a request that has been read."""
         proxy = self._registry.proxy
+        if not self.needs_key:
+            head.needs_key = False
         if self.redirect is not None:
             return proxy.open_redirected(head, client, self.redirect)
         return proxy.open_request(head, client)

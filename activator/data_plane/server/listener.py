@@ -90,12 +90,14 @@ class _Accepting:
         certificate: ServerCertificate | None,
         proxies: TrustedProxies | None,
         redirect: FilterChain | None,
+        needs_key: bool,
     ) -> None:
         self._loop = loop
         self._registry = registry
         self._certificate = certificate
         self._proxies = proxies
         self._redirect = redirect
+        self._needs_key = needs_key
 
     def accepted(self) -> ProxyHeaderReader | Handshake | Http1Connection:
         """Return the protocol of a new connection; the factory of `loop.create_server`."""
@@ -120,6 +122,7 @@ class _Accepting:
         connection = Http1Connection(self._registry)
         connection.endpoints = endpoints
         connection.redirect = self._redirect
+        connection.needs_key = self._needs_key
         return connection
 
     def _handshake(self, endpoints: Endpoints | None, early: bytes = b"") -> Handshake:
@@ -200,8 +203,9 @@ class Server:
         factory: Any = partial(Http1Connection, self._registry)
         proxies = _proxies_of(listener.wanted)
         redirect = _redirect_of(listener.wanted, self._registry)
-        if listener.certificate is not None or proxies is not None or redirect is not None:
-            factory = _Accepting(loop, self._registry, listener.certificate, proxies, redirect).accepted
+        needs_key = isinstance(listener.wanted, str) or listener.wanted.keys
+        if listener.certificate is not None or proxies is not None or redirect is not None or not needs_key:
+            factory = _Accepting(loop, self._registry, listener.certificate, proxies, redirect, needs_key).accepted
         if listener.is_shared:
             assert self._start_task is not None, "for a shared socket"
             self._servers[listener] = TurnAccepting(loop, listener.socket, factory, self._start_task)
