@@ -100,7 +100,7 @@ class RoutingChecker:
         """Check a revision by itself."""
         match, aliases = revision.match, revision.aliases
         if match is not None:
-            _check_match(at["match"], match)
+            _check_match(at["match"], match, has_aliases=bool(aliases))
         if "hosts" not in at:
             for key in ("match", "default", "weight"):
                 if getattr(revision, key) and at[key].item.entries != {}:
@@ -154,7 +154,7 @@ class RoutingChecker:
                     _check_group(weighted, seen)
 
 
-def _check_match(at: KeyPath, match: Match) -> None:
+def _check_match(at: KeyPath, match: Match, has_aliases: bool) -> None:
     if match.path and not _is_prefix(match.path):
         at["path"].found("the beginning of a path, such as /v1, without `.`, `..` and empty segments, ? # ; \\ and %2F")
     if match.strip_path and not match.path.strip("/"):
@@ -164,7 +164,7 @@ def _check_match(at: KeyPath, match: Match) -> None:
     if match.json is not None:
         place = at["json"]["model"]
         _check_models(place, match.json.model, allows_star=True)
-        if not match.json.model:
+        if not match.json.model and not has_aliases:
             place.found("at least one name", "an empty list")
 
 

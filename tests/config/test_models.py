@@ -59,6 +59,22 @@ def test_it_is_the_same_as_what_it_stands_for() -> None:
     assert read({"llama": COMMAND}).revisions == expected.revisions
 
 
+@pytest.mark.parametrize(
+    ("entry", "names", "aliases"),
+    [
+        ({"rewrite_model": "org/a"}, [], ["a"]),
+        ({"rewrite_model": "org/a", "aliases": ["b"]}, [], ["a", "b"]),
+        ({"rewrite_model": "a", "aliases": ["b"]}, ["a"], ["b"]),
+    ],
+)
+def test_a_program_with_another_name_for_its_model(entry: Any, names: list[str], aliases: list[str]) -> None:
+    (revision,) = read({"a": {"command": COMMAND, **entry}}).revisions
+    assert revision.match is not None and revision.match.json is not None
+    assert (revision.match.json.model, revision.aliases, revision.rewrite_model) == (
+        names, aliases, entry["rewrite_model"],
+    )  # fmt: skip
+
+
 def test_every_key() -> None:
     entry = {
         "command": ["srv", "--port", "{port}"], "aliases": ["b"], "rewrite_model": "a", "needs": {"gpu": "1GiB"},
@@ -157,6 +173,8 @@ def test_beside_revisions_and_with_the_environment() -> None:
             ['1: models.a: "default/a" is t'],
         ),
         ("models: {a: {command: x, aliases: [b]}, b: x}", ["1: models.b.hosts[0]: models.a takes all requests"]),
+        ("models: {a: {command: x, rewrite_model: b, aliases: [c*]}}", ["1: models.a.aliases[0]: found "]),
+        ("models: {a*: {command: x, rewrite_model: b}}", ["1: models.a*: found "]),
         ("models: {a: {command: x, readiness: {http_get: up}}}", ["1: models.a.readiness.http_get: "]),
         ("models: {a: {command: x, stop: {signal: NO}}}", ["1: models.a.stop.signal: "]),
         ("models: {a: {command: x, environment: {A: b}, directory: 5}, b: [x]}", ["1: models.b: found a list"]),

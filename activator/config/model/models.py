@@ -28,7 +28,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     aliases: Annotated[list[str], doc("Other names of the model.", ["gpt-4o-mini"])] = []
     rewrite_model: Annotated[
-        str, doc("The name that the program receives if a request names one of `aliases`. Empty: the alias.", "llama")
+        str, doc("The name that the program receives in place of the model's, and of `aliases`.", "llama")
     ] = ""
     set_params: Annotated[dict[str, Json], doc("As in `revisions`.", {"temperature": 0.6})] = {}
     strip_params: Annotated[list[str], doc("As in `revisions`.", ["top_p"])] = []
