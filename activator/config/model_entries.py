@@ -30,6 +30,7 @@ _OF_REVISION: Final = (
     "strip_params",
     "container_concurrency",
     "needs",
+    "queue",
     "record",
 )  # keys that a revision has under the same name
 _OF_PROCESS: Final = ("port", "idle", "readiness", "preload", "directory", "environment", "stop", "hooks")
@@ -123,7 +124,7 @@ def _revision_of(name: str, own_name: str, entry: Item, path: str, problems: lis
     json = Item(where, entries={"model": Item(where, elements=[] if is_rewritten else [own])})
     entries = {
         "name": _moved(Item(entry.key_where, text=own_name), path),
-        "hosts": Item(where, elements=[Item(where, text="*")]),
+        "hosts": Item(where, elements=[_moved(Item(where, text="*"), path)]),
         "match": Item(where, entries={"json": json}),
         "timeouts": Item(where, entries={"startup": startup, "total": Item(where, text=f"{MODEL_TOTAL_S:g}s")}),
         "process": _moved(Item(where, entries=process), path),

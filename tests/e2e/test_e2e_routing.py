@@ -460,8 +460,7 @@ def test_another_pod_gets_the_same_edited_body(run_activator: RunActivator) -> N
 
 def test_every_name_of_a_model_is_replaced(run_activator: RunActivator) -> None:
     with ScriptedPod(echo) as pod:
-        match = {"json": {"model": []}}
-        names = {"match": match, "aliases": ["m", "gpt"], "rewrite_model": "org/m"}
+        names: dict[str, Any] = {"match": {"json": {"model": []}}, "aliases": ["m", "gpt"], "rewrite_model": "org/m"}
         activator = run_activator(configured([{"name": "m", "hosts": [HOST], "pods": [pod.address], **names}]))
         for name in ("m", "gpt"):
             seen = json.loads(ask(activator.address, post(json.dumps({"model": name}).encode())).body)
