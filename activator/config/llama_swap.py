@@ -86,6 +86,7 @@ _OTHERS: Final = {
     "timeouts": "see `timeouts` of a revision",
     "unlisted": "every name of a model is in `/v1/models`",
 }
+_OFF_IF_FALSE: Final = ("logRequests", "sendLoadingState", "unlisted")
 _LEVELS: Final = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 
 
@@ -118,6 +119,7 @@ class _Conversion:
         self._own_groups: list[tuple[str, list[str]]] = []
         self._notes: dict[str, str] = {}  # comments on models, from their groups
         self._beside: set[str] = set()  # models that are loaded beside others
+        self._owners: dict[str, str] = {}  # the model of each alias: the first that has it
         self._preloaded = self._models_of(at(root, *PRELOAD))
 
     def text(self, name: str) -> str:
@@ -194,9 +196,10 @@ class _Conversion:
     def _add_names(self, model: str, entry: Item) -> None:
         aliases = list(dict.fromkeys(self._expanded(2, one) for one in aliases_of(model, entry)))
         for one in aliases:
-            if one in self._models and one != model:
-                self._add(2, f"# the alias {one} is the name of another model, which gets its requests")
-        aliases = [one for one in aliases if one not in self._models]
+            owner = one if one in self._models else self._owners.setdefault(one, model)
+            if owner != model:
+                self._add(2, f"# the alias {one} is a name of {owner}, which gets its requests")
+        aliases = [one for one in aliases if self._owners.get(one) == model]
         received = self._expanded(2, text_of(at(entry, "useModelName")))
         if received and (aliases or received != model):
             self._add(2, f"rewrite_model: {_scalar(received)}")
@@ -385,7 +388,7 @@ class _Conversion:
 
     def _add_others(self, level: int, item: Item, known: Iterable[str], prefix: str = "") -> None:
         for key in item.entries or {}:
-            if key not in known:
+            if key not in known and not (key in _OFF_IF_FALSE and text_of(at(item, key)).lower() in _FALSE):
                 self._add_other(level, key, prefix)
 
     def _add_others_beside(self, path: tuple[str, ...]) -> None:

@@ -43,8 +43,8 @@ def test_the_order_of_a_user_needs_a_queue_that_uses_it(source: dict[str, Any], 
     found = problems(keys=[{**KEY, "priority": 5, "weight": 2}], **source)
     assert [one.partition(":")[0] for one in found] == [f"keys[0].{key}" for key in expected]
     for key, problem in zip(expected, found, strict=True):
-        queue_with_it = f"queue: {{discipline: {dict(priority='priority', weight='fair')[key]}}}"
-        advice = f"set `{queue_with_it}` in a revision or model, or remove it"
+        discipline = "fair" if key == "weight" else "priority"
+        advice = f"set `queue: {{discipline: {discipline}}}` in a revision or model, or remove it"
         assert problem == f"keys[0].{key}: `{key}` has no effect without a queue that uses it: {advice}"
 
 

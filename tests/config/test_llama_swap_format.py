@@ -45,7 +45,7 @@ def test_every_name_of_a_model_is_served() -> None:
     assert (phi.aliases, boxed.aliases) == ([], [])
     assert mistral.process is not None and mistral.process.preload
     assert [(group.name, group.members) for group in config.groups] == [("models", ["mistral", "phi"])]
-    assert "the alias phi is the name of another model, which gets its requests" in comments
+    assert "the alias phi is a name of phi, which gets its requests" in comments
 
 
 def test_every_key_is_converted_or_named_in_a_comment() -> None:
@@ -119,6 +119,14 @@ def test_a_key_of_the_wrong_kind_does_not_appear_in_the_message() -> None:
 def test_a_path_of_windows_is_pointed_out() -> None:
     _, comments = read("models: {a: {cmd: 'C:\\llama\\server.exe --port ${PORT}'}}")
     assert comments == ["write / in place of each backslash of a path: words are split as in a POSIX shell"]
+
+
+def test_a_name_of_two_models_leads_to_the_first() -> None:
+    config, comments = read(
+        "{models: {a: {cmd: 'x ${PORT}', aliases: [c]}, b: {cmd: 'y ${PORT}', aliases: [c, d], unlisted: false}}}"
+    )
+    assert [revision.aliases for revision in config.revisions] == [["c"], ["d"]]
+    assert comments == ["the alias c is a name of a, which gets its requests"]
 
 
 def test_a_model_without_a_command_is_named_in_a_comment() -> None:
