@@ -36,10 +36,10 @@ def check_effects(root: KeyPath, config: Config) -> None:
 
 
 def _check_order(root: KeyPath, config: Config) -> None:
-    """Report what keys say on the order of requests if no queue has that order."""
+    """Report the levels and weights of users that no queue uses."""
     used = {revision.queue.discipline for revision in config.revisions}
     if not used.issubset(DISCIPLINES):
-        return  # that is a mistake by itself
+        return  # An unknown discipline is reported by the check of its queue.
     beside = (
         root["revisions"],
         root["models"],
