@@ -29,6 +29,7 @@ from activator.config.edge_checks import (
     is_loopback,
     program_key,
 )
+from activator.config.effect_checks import check_effects
 from activator.config.filter_checks import authoriser_of, check_filters, check_references
 from activator.config.group_checks import GroupChecker
 from activator.config.key_path import KeyPath
@@ -212,6 +213,7 @@ class Checker:
         check_dependencies(root, config)
         self._routing.finish()
         GroupChecker(root, config).check()
+        check_effects(root, config)
         check_fallbacks(root, config.revisions)
 
     def _claim_ports(self, config: Config) -> None:

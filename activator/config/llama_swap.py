@@ -16,6 +16,19 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from activator.config.llama_swap_tree import (
+    GROUPS_IN_ROUTING,
+    MODEL_ID,
+    PRELOAD,
+    aliases_of,
+    at,
+    groups_of,
+    is_matrix_used,
+    merge,
+    text_of,
+    texts,
+    wrong_kinds,
+)
 from activator.config.model.keys import NO_KEY, SHA256
 from activator.config.model.models import MODEL_HEALTH_PATH, MODELS_GROUP
 from activator.config.model_entries import revision_names
@@ -36,6 +49,7 @@ _OF_ENVIRONMENT: Final = re.compile(r"\$\{env\.([^}]+)\}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./+-]*")
 _NOT_IN_GROUP_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _PROXY: Final = re.compile(r"https?://([^/:]+|\[[^]]+\])(?::([^/]+))?(/.*)?")
+_OF_WINDOWS: Final = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\w")
 _LOOPBACK: Final = ("", "localhost", "127.0.0.1", "[::1]", "0.0.0.0")
 
 # Keys that are only shown, and settings that the activator chooses itself.
@@ -51,25 +65,28 @@ _CONVERTED_OF_MODEL: Final = (
     "cmd", "cmdStop", "proxy", "aliases", "env", "checkEndpoint", "ttl", "useModelName", "macros", "unloadTimeout",
     "concurrencyLimit", "filters", *_SHOWN,
 )  # fmt: skip
-# The key paths within `groups` and its relatives that are converted; others there are named in a comment.
-_GROUPS_IN_ROUTING: Final = ("routing", "router", "settings", "groups")
-_CONVERTED_FILTERS: Final = ("stripParams", "strip_params", "setParams")
+_CONVERTED_FILTERS: Final = ("stripParams", "strip_params", "setParams", "setParamsByID")
 # What a text in double quotes cannot have in YAML.
 _NOT_IN_YAML: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)}
 _MODEL: Final = "model"  # both programs route by it, so that it stays
-_PRELOAD: Final = ("hooks", "on_startup", "preload")
 # Keys without a counterpart, and their substitutes.
 _OTHERS: Final = {
     "matrix": "give the group `models` a budget, and each model its `needs` (docs/groups.md)",
     "peers": "add a revision with `pods` and `match: {json: {model: [...]}}` for each peer",
-    "profiles": "use `aliases`",
-    "captureBuffer": "requests are not captured",
+    "profiles": "for names that always lead to the same model use `aliases`",
+    "selectors": "for one name of several models use revisions with `weight` (docs/routing.md)",
+    "upstream": "requests name their model, and only those start its program",
+    "scheduler": "see `discipline` of a group (docs/groups.md)",
+    "captureBuffer": "see `record.capture` (docs/records.md)",
+    "logRequests": "see `access_log`",
     "sendLoadingState": "see `progress` of a revision (docs/waiting.md)",
-    "store": "there is no log of activity; see `access_log`",
+    "store": "see `record.requests` (docs/records.md)",
     "concurrencyLimit": "`container_concurrency` lets further requests wait, instead of refusing them",
+    "compat": "a WebSocket starts the program, and keeps it",
     "timeouts": "see `timeouts` of a revision",
-    "unlisted": "every model is in `/v1/models`",
+    "unlisted": "every name of a model is in `/v1/models`",
 }
+_OFF_IF_FALSE: Final = ("logRequests", "sendLoadingState", "unlisted")
 _LEVELS: Final = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 
 
@@ -79,10 +96,10 @@ def convert(text: str, name: str, environ: Mapping[str, str]) -> str:
     root = read_tree(text, name, {}, problems)
     if root is None or problems:
         raise ConfigError(problems)
-    _merge(root)
-    if not _at(root, "models").entries:
+    merge(root)
+    if not at(root, "models").entries:
         raise ConfigError([f"{root.where}: found no `models`, expected a configuration of llama-swap"])
-    problems = list(_wrong_kinds(root))
+    problems = list(wrong_kinds(root))
     if problems:
         raise ConfigError(problems)
     return _Conversion(root, environ).text(name)
@@ -93,59 +110,64 @@ class _Conversion:
 
     def __init__(self, root: Item, environ: Mapping[str, str]) -> None:
         self._root = root
-        self._models = _at(root, "models").entries or {}
+        models = at(root, "models").entries or {}
+        self._models = {name: entry for name, entry in models.items() if text_of(at(entry, "cmd"))}
+        self._without_command = [name for name in models if name not in self._models]
         self._environ = environ
-        self._macros = _texts(_at(root, "macros"))
+        self._macros = texts(at(root, "macros"))
         self._lines: list[str] = []
         self._own_groups: list[tuple[str, list[str]]] = []
         self._notes: dict[str, str] = {}  # comments on models, from their groups
         self._beside: set[str] = set()  # models that are loaded beside others
-        self._preloaded = self._models_of(_at(root, *_PRELOAD))
-        self._names = self._names_of_models()
+        self._owners: dict[str, str] = {}  # the model of each alias: the first that has it
+        self._preloaded = self._models_of(at(root, *PRELOAD))
 
     def text(self, name: str) -> str:
         self._add(0, f"# Made from {name} by `activator import llama-swap`. Check it: activator check FILE")
-        host, _, port = _text(_at(self._root, "listen")).rpartition(":")
+        host, _, port = text_of(at(self._root, "listen")).rpartition(":")
         address = f"{host or '0.0.0.0'}:{port}" if port else "127.0.0.1:8080"
         self._add(0, f"listen: {_scalar(address)}")
-        level = _LEVELS.get(_text(_at(self._root, "logLevel")).lower(), "info")
+        level = _LEVELS.get(text_of(at(self._root, "logLevel")).lower(), "info")
         if level != "info":
             self._add(0, f"log: {{level: {level}}}")
         self._add_keys()
         self._add_others(0, self._root, _CONVERTED)
-        for path in (_GROUPS_IN_ROUTING, _PRELOAD):
+        for path in (GROUPS_IN_ROUTING, PRELOAD):
             self._add_others_beside(path)
+        if is_matrix_used(self._root) and at(self._root, *GROUPS_IN_ROUTING).entries:
+            self._add(0, "# routing.router.settings.groups: not in use, as there is a matrix")
         self._read_groups()
         self._add(0, "")
         self._add(0, "models:")
         for model, item in self._models.items():
             self._add_model(model, item)
+        for model in self._without_command:
+            self._add(1, f"# {model} has no `cmd`: add a revision with `pods` and `match: {{json: {{model: [...]}}}}`")
         if self._own_groups:
-            own_names = revision_names(self._names.values())
+            own_names = revision_names(self._models)
             self._add(0, "")
             self._add(0, "groups:")
             for group, members in self._own_groups:
-                listed = ", ".join(_scalar(own_names[self._names[one]]) for one in members)
+                listed = ", ".join(_scalar(own_names[one]) for one in members)
                 self._add(1, f"- {{name: {_scalar(group)}, exclusive: true, members: [{listed}]}}")
         return "\n".join(self._lines) + "\n"
 
     # --- the parts ---
 
     def _add_keys(self) -> None:
-        keys = _at(self._root, "apiKeys").elements or []
+        keys = at(self._root, "apiKeys").elements or []
         if keys:
             self._add(0, "keys:")
         for number, item in enumerate(keys, 1):
-            variable = _OF_ENVIRONMENT.fullmatch(_text(item))
-            key = f"{ENVIRONMENT}{variable[1]}" if variable else self._expanded(1, _text(item))
+            variable = _OF_ENVIRONMENT.fullmatch(text_of(item))
+            key = f"{ENVIRONMENT}{variable[1]}" if variable else self._expanded(1, text_of(item))
             if not variable and (key.startswith((ENVIRONMENT, FILE, SHA256)) or key == NO_KEY):
                 key = SHA256 + hashlib.sha256(key.encode()).hexdigest()  # as a text it would mean something else
             self._add(1, f"- {{name: user{number}, key: {json.dumps(key)}}}")
 
     def _add_model(self, model: str, entry: Item) -> None:
-        self._macros = {**_texts(_at(self._root, "macros")), **_texts(_at(entry, "macros")), "MODEL_ID": model}
-        name = self._names[model]
-        self._add(1, f"{_scalar(name)}:")
+        self._macros = {**texts(at(self._root, "macros")), **texts(at(entry, "macros")), MODEL_ID: model}
+        self._add(1, f"{_scalar(model)}:")
         shown = [key for key in _SHOWN if key in (entry.entries or {})]
         if shown:
             self._add(2, f"# not needed: {', '.join(shown)}")
@@ -153,13 +175,13 @@ class _Conversion:
         self._add_command(command)
         if port:
             self._add(2, f"port: {port}")
-        self._add_names(model, name, entry)
-        self._add_params(_at(entry, "filters"))
+        self._add_names(model, entry)
+        self._add_params(at(entry, "filters"))
         self._add_times(entry)
         self._add_readiness(entry)
         self._add_environment(entry)
         self._add_stop(entry)
-        limit = _text(_at(entry, "concurrencyLimit"))
+        limit = text_of(at(entry, "concurrencyLimit"))
         if limit.isdecimal() and int(limit) > 0:
             self._add_other(2, "concurrencyLimit")
             self._add(2, f"container_concurrency: {limit}")
@@ -171,33 +193,42 @@ class _Conversion:
             self._add(2, "exclusive: false")
         self._add_others(2, entry, _CONVERTED_OF_MODEL)
 
-    def _add_names(self, model: str, name: str, entry: Item) -> None:
-        aliases = [self._expanded(2, _text(one)) for one in _at(entry, "aliases").elements or []]
-        aliases = list(dict.fromkeys(one for one in aliases if one not in (name, model)))
-        wanted = self._wanted(model)
-        if name != model:
-            aliases.insert(0, model)
-            self._add(2, f"rewrite_model: {_scalar(name)}")
-        elif wanted != model:
-            self._add(2, f"# useModelName: {wanted} is the name of another model, too: the program gets {model}")
+    def _add_names(self, model: str, entry: Item) -> None:
+        aliases = list(dict.fromkeys(self._expanded(2, one) for one in aliases_of(model, entry)))
+        for one in aliases:
+            owner = one if one in self._models else self._owners.setdefault(one, model)
+            if owner != model:
+                self._add(2, f"# the alias {one} is a name of {owner}, which gets its requests")
+        aliases = [one for one in aliases if self._owners.get(one) == model]
+        received = self._expanded(2, text_of(at(entry, "useModelName")))
+        if received and (aliases or received != model):
+            self._add(2, f"rewrite_model: {_scalar(received)}")
         if aliases:
             self._add(2, f"aliases: [{', '.join(map(_scalar, aliases))}]")
+        for item in at(entry, "aliases").elements or []:
+            self._add_others(2, item, ("id", "name"), f"aliases.{text_of(at(item, 'id'))}.")
 
     def _add_params(self, filters: Item) -> None:
-        removed = _text(_at(filters, "stripParams")) or _text(_at(filters, "strip_params"))
+        removed = text_of(at(filters, "stripParams")) or text_of(at(filters, "strip_params"))
         names = [name.strip() for name in self._expanded(2, removed).split(",")]
         names = [name for name in dict.fromkeys(names) if name not in ("", _MODEL)]
         if names:
             self._add(2, f"strip_params: [{', '.join(map(_scalar, names))}]")
-        entries = _at(filters, "setParams").entries or {}
+        entries = at(filters, "setParams").entries or {}
         added = {name: self._expanded_item(one) for name, one in entries.items() if name not in ("", _MODEL)}
         if added:
             self._add(2, f"set_params: {json_of(Item('', entries=added)).translate(_NOT_IN_YAML)}")
+        if "setParamsByID" in (filters.entries or {}):
+            self._add(
+                2, "# filters.setParamsByID has no counterpart: its names are aliases without parameters of their own"
+            )
         self._add_others(2, filters, _CONVERTED_FILTERS, "filters.")
 
     def _add_command(self, command: str) -> None:
         lines = [line.strip() for line in command.replace("\\\n", "\n").splitlines()]
         lines = [line for line in lines if line and not line.startswith("#")]
+        if _OF_WINDOWS.search(command) is not None:
+            self._add(2, "# write / in place of each backslash of a path: words are split as in a POSIX shell")
         if len(lines) == 1:
             self._add(2, f"command: {json.dumps(lines[0], ensure_ascii=False)}")
             return
@@ -206,27 +237,27 @@ class _Conversion:
             self._add(3, line)
 
     def _add_times(self, entry: Item) -> None:
-        ttl = self._expanded(2, _text(_at(entry, "ttl")))
+        ttl = self._expanded(2, text_of(at(entry, "ttl")))
         if ttl in ("", "-1"):  # -1 is llama-swap's word for the default
-            ttl = self._expanded(2, _text(_at(self._root, "globalTTL")))
+            ttl = self._expanded(2, text_of(at(self._root, "globalTTL")))
         if ttl in ("", "0", "-1"):
             self._add(2, f"idle: {_NEVER}  # llama-swap unloads it only for another model")
         else:
             self._add(2, f"idle: {_scalar(ttl)}")
-        startup = self._expanded(2, _text(_at(self._root, "healthCheckTimeout"))) or str(_STARTUP_S)
+        startup = self._expanded(2, text_of(at(self._root, "healthCheckTimeout"))) or str(_STARTUP_S)
         if startup.isdecimal():
             startup = str(max(int(startup), _STARTUP_LEAST_S))
         self._add(2, f"startup: {_scalar(startup)}")
 
     def _add_readiness(self, entry: Item) -> None:
-        path = self._expanded(2, _text(_at(entry, "checkEndpoint")))
+        path = self._expanded(2, text_of(at(entry, "checkEndpoint")))
         if path == "none":
             self._add(2, "readiness: {}  # it is ready when its port accepts connections")
         elif path and path != MODEL_HEALTH_PATH:
             self._add(2, f"readiness: {{http_get: {_scalar(path if path.startswith('/') else f'/{path}')}}}")
 
     def _add_environment(self, entry: Item) -> None:
-        pairs = [self._expanded(2, _text(one)).partition("=") for one in _at(entry, "env").elements or []]
+        pairs = [self._expanded(2, text_of(one)).partition("=") for one in at(entry, "env").elements or []]
         variables = {key: value for key, _, value in pairs}  # the last one counts
         kept = {key: value for key, value in variables.items() if not value.startswith((ENVIRONMENT, FILE))}
         for key in variables.keys() - kept.keys():
@@ -237,9 +268,9 @@ class _Conversion:
             self._add(3, f"{_scalar(key)}: {json.dumps(value, ensure_ascii=False)}")
 
     def _add_stop(self, entry: Item) -> None:
-        grace = _text(_at(entry, "unloadTimeout")) or _text(_at(self._root, "unloadTimeout"))
+        grace = text_of(at(entry, "unloadTimeout")) or text_of(at(self._root, "unloadTimeout"))
         parts = []
-        command = self._expanded(2, _text(_at(entry, "cmdStop")))
+        command = self._expanded(2, text_of(at(entry, "cmdStop")))
         if f"${{{_PROCESS}}}" in command:
             self._add(2, f"# cmdStop: {command}")
             self._add(2, "# has no counterpart: the program gets SIGTERM; see `stop.signal`")
@@ -257,8 +288,8 @@ class _Conversion:
 
     def _command_of(self, entry: Item) -> tuple[str, str]:
         """Return the command, and the port of a program that has a fixed one; empty otherwise."""
-        command = self._expanded(2, _text(_at(entry, "cmd")))
-        proxy = self._expanded(2, _text(_at(entry, "proxy")))
+        command = self._expanded(2, text_of(at(entry, "cmd")))
+        proxy = self._expanded(2, text_of(at(entry, "proxy")))
         match = _PROXY.fullmatch(proxy)
         port = ""
         if proxy and match is None:
@@ -275,10 +306,14 @@ class _Conversion:
         return (freed, "") if freed != command else (command, port)
 
     def _read_groups(self) -> None:
-        groups = _at(self._root, "groups").entries or _at(self._root, *_GROUPS_IN_ROUTING).entries or {}
+        groups = groups_of(self._root)
+        grouped = {text_of(one) for item in groups.values() for one in at(item, "members").elements or []}
+        # llama-swap puts all other models into one group, which is exclusive.
+        unload_others = [name for name, item in groups.items() if _is_on(at(item, "exclusive"))]
+        unload_others += [""] if self._models.keys() - grouped else []
         for name, item in groups.items():
-            swaps, excludes = (_text(_at(item, key)).lower() not in _FALSE for key in ("swap", "exclusive"))
-            persists = _text(_at(item, "persistent")).lower() not in ("", *_FALSE)
+            swaps, excludes = (_is_on(at(item, key)) for key in ("swap", "exclusive"))
+            persists = text_of(at(item, "persistent")).lower() not in ("", *_FALSE)
             members = self._members_of(name, item)
             self._add_others(0, item, ("swap", "exclusive", "persistent", "members"), f"groups.{name}.")
             if swaps and excludes:  # as all models: one at a time
@@ -288,7 +323,7 @@ class _Conversion:
                 what = f"the group {name}: its models together, and no others: this needs a budget (docs/groups.md)"
                 self._add(0, f"# {what}")
             else:
-                if not persists:
+                if not persists and unload_others:
                     self._note(members, "llama-swap unloads it for models of other groups")
                 if swaps and len(members) > 1:
                     self._own_groups.append((self._group_name(name), sorted(members, key=list(self._models).index)))
@@ -296,7 +331,7 @@ class _Conversion:
                     self._beside.update(members)
 
     def _members_of(self, name: str, item: Item) -> set[str]:
-        listed = {_text(one) for one in _at(item, "members").elements or []}
+        listed = {text_of(one) for one in at(item, "members").elements or []}
         for other in sorted(listed - self._models.keys()):
             self._add(0, f"# the group {name}: there is no model {other}")
         taken = {one for _, members in self._own_groups for one in members} | self._beside
@@ -312,28 +347,8 @@ class _Conversion:
 
     def _models_of(self, item: Item) -> set[str]:
         """Return the models that a list names by their names or aliases."""
-        named = {_text(one) for one in item.elements or []}
-        return {
-            model
-            for model, entry in self._models.items()
-            if named & {model, *(_text(alias) for alias in _at(entry, "aliases").elements or [])}
-        }
-
-    def _wanted(self, model: str) -> str:
-        """Return the name that the program of a model receives."""
-        return _text(_at(self._models[model], "useModelName")) or model
-
-    def _names_of_models(self) -> dict[str, str]:
-        """Return the name of each model: what its program receives, unless requests for another would get there."""
-        wanted = [self._wanted(model) for model in self._models]
-        named: dict[str, set[str]] = {}  # the models that requests mean by each name
-        for model, entry in self._models.items():
-            for name in (model, *(_text(one) for one in _at(entry, "aliases").elements or [])):
-                named.setdefault(name, set()).add(model)
-        return {
-            model: name if wanted.count(name) == 1 and named.get(name, set()) <= {model} else model
-            for model, name in zip(self._models, wanted, strict=True)
-        }
+        named = {text_of(one) for one in item.elements or []}
+        return {model for model, entry in self._models.items() if named & {model, *aliases_of(model, entry)}}
 
     # --- texts ---
 
@@ -373,13 +388,14 @@ class _Conversion:
 
     def _add_others(self, level: int, item: Item, known: Iterable[str], prefix: str = "") -> None:
         for key in item.entries or {}:
-            if key not in known:
+            if key not in known and not (key in _OFF_IF_FALSE and text_of(at(item, key)).lower() in _FALSE):
                 self._add_other(level, key, prefix)
 
     def _add_others_beside(self, path: tuple[str, ...]) -> None:
         """Name the keys beside those of a path that is converted."""
         for depth in range(1, len(path)):
-            self._add_others(0, _at(self._root, *path[:depth]), (path[depth],), ".".join(path[:depth]) + ".")
+            known = (path[depth],) if is_matrix_used(self._root) else (path[depth], "use")
+            self._add_others(0, at(self._root, *path[:depth]), known, ".".join(path[:depth]) + ".")
 
     def _add_other(self, level: int, key: str, prefix: str = "") -> None:
         hint = _OTHERS.get(key, "")
@@ -407,69 +423,9 @@ def _with_free_port(command: str, port: str) -> str:
     return word.sub("{port}", command) if len(word.findall(command)) == 1 else command
 
 
-def _merge(item: Item) -> None:
-    """Apply the merge keys (`<<: *base`) of all mappings within the item."""
-    stack = [item]
-    while stack:
-        one = stack.pop()
-        merged = one.entries.pop("<<", None) if one.entries is not None else None
-        if merged is not None and one.entries is not None:
-            for base in [merged, *(merged.elements or [])]:
-                for key, value in (base.entries or {}).items():
-                    one.entries.setdefault(key, value)
-        stack.extend(one.elements or [])
-        stack.extend((one.entries or {}).values())
-
-
-def _wrong_kinds(root: Item) -> Iterable[str]:
-    """Yield a message for each value that is no list, or no mapping, where llama-swap expects one."""
-    lists = [("", ("apiKeys",), root), ("", _PRELOAD, root)]
-    mappings = [("", ("macros",), root), ("", ("groups",), root), ("", _GROUPS_IN_ROUTING, root)]
-    for model, entry in (_at(root, "models").entries or {}).items():
-        prefix = f"models.{model}."
-        if entry.entries is None:
-            yield f"{entry.where}: models.{model}: found {_kind_of(entry)}, expected a mapping"
-        lists += [(prefix, ("aliases",), entry), (prefix, ("env",), entry)]
-        mappings += [(prefix, path, entry) for path in (("macros",), ("filters",), ("filters", "setParams"))]
-        for key in ("stripParams", "strip_params"):
-            value = _at(entry, "filters", key)
-            if value.entries is not None or value.elements is not None:
-                yield f"{value.where}: {prefix}filters.{key}: found {value.describe()}, expected a text"
-        for key in ("cmd", "cmdStop", "proxy", "ttl", "checkEndpoint", "useModelName"):
-            value = _at(entry, key)
-            if value.entries is not None or value.elements is not None:
-                yield f"{value.where}: {prefix}{key}: found {value.describe()}, expected a text"
-    groups = _at(root, "groups").entries or _at(root, *_GROUPS_IN_ROUTING).entries or {}
-    lists += [(f"groups.{name}.", ("members",), group) for name, group in groups.items()]
-    for prefix, path, item in lists:
-        value = _at(item, *path)
-        if value.text not in (None, *NULLS) or value.entries is not None:
-            yield f"{value.where}: {prefix}{'.'.join(path)}: found {_kind_of(value)}, expected a list"
-    for prefix, path, item in mappings:
-        value = _at(item, *path)
-        if value.text not in (None, *NULLS) or value.elements is not None:
-            yield f"{value.where}: {prefix}{'.'.join(path)}: found {_kind_of(value)}, expected a mapping"
-
-
-def _kind_of(value: Item) -> str:
-    """Return the kind of a value, without its text: it may be a secret."""
-    return "a text" if value.text is not None else value.describe()
-
-
-def _at(item: Item, *keys: str) -> Item:
-    """Return the value below these keys, or nothing."""
-    for key in keys:
-        item = (item.entries or {}).get(key) or Item("")
-    return item
-
-
-def _text(item: Item) -> str:
-    return (item.text or "").strip()
-
-
-def _texts(item: Item) -> dict[str, str]:
-    """Return the texts of a mapping."""
-    return {key: _text(one) for key, one in (item.entries or {}).items()}
+def _is_on(item: Item) -> bool:
+    """Return a truth value that is true by default."""
+    return text_of(item).lower() not in _FALSE
 
 
 def _scalar(text: str) -> str:

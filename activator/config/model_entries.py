@@ -2,7 +2,8 @@
 
 Rules
   1. The tree is expanded before it is read, so that the revisions of models are read and checked as all others are.
-  2. Items keep their place in the file (`Item.moved_from`), so that a message names the key that the user wrote.
+  2. If `rewrite_model` is another name than the entry's, that one is expanded to an alias, so that it is replaced, too.
+  3. Items keep their place in the file (`Item.moved_from`), so that a message names the key that the user wrote.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _OF_REVISION: Final = (
     "strip_params",
     "container_concurrency",
     "needs",
+    "queue",
     "record",
 )  # keys that a revision has under the same name
 _OF_PROCESS: Final = ("port", "idle", "readiness", "preload", "directory", "environment", "stop", "hooks")
@@ -116,15 +118,21 @@ def _revision_of(name: str, own_name: str, entry: Item, path: str, problems: lis
     startup = Item(where, text=f"{MODEL_STARTUP_S:g}s")
     if "startup" in given:
         startup = _moved(given["startup"], f"{path}.startup")
-    json = Item(where, entries={"model": Item(where, elements=[Item(where, text=name)])})
+    own = _moved(Item(entry.key_where, text=name), path)
+    aliases = given.get("aliases", Item(where, elements=[]))
+    is_rewritten = _text(entry, "rewrite_model") not in ("", name) and aliases.elements is not None
+    json = Item(where, entries={"model": Item(where, elements=[] if is_rewritten else [own])})
     entries = {
         "name": _moved(Item(entry.key_where, text=own_name), path),
-        "hosts": Item(where, elements=[Item(where, text="*")]),
+        "hosts": Item(where, elements=[_moved(Item(where, text="*"), path)]),
         "match": Item(where, entries={"json": json}),
         "timeouts": Item(where, entries={"startup": startup, "total": Item(where, text=f"{MODEL_TOTAL_S:g}s")}),
         "process": _moved(Item(where, entries=process), path),
     }
     entries.update({key: _moved(given[key], f"{path}.{key}") for key in _OF_REVISION if key in given})
+    if is_rewritten:
+        others = [_moved(one, f"{path}.aliases[{number}]") for number, one in enumerate(aliases.elements or [])]
+        entries["aliases"] = _moved(Item(aliases.where, elements=[own, *others]), f"{path}.aliases")
     return _moved(Item(where, entries=entries), path)
 
 

@@ -37,6 +37,7 @@ class Rule:
         match = revision.match or Match()
         self.at = at
         self.path = str(at)
+        self.is_model = self.path.startswith("models.")
         self.weight = revision.weight
         self.split_on = revision.split_on
         self.is_default = revision.default
@@ -45,7 +46,16 @@ class Rule:
         self.headers = frozenset((name.lower(), value) for name, value in match.headers.items())
         models = [] if match.json is None else match.json.model
         self.models = [*models, *revision.aliases]
+        self.count = len(models)  # the other names are aliases
+        self.hosts = 0  # the hosts at which its requests have been compared with those of others
+        self.takers: dict[int, list[Rule]] = {}  # the rules that take the requests of a name, by its place
         self.group: _Group = (self.prefix, self.methods, self.headers, frozenset(models), frozenset(revision.aliases))
+
+    def name_at(self, place: int) -> KeyPath:
+        """Return the key of one of `models`."""
+        if place < self.count:
+            return self.at["match"]["json"]["model"][place]
+        return self.at["aliases"][place - self.count]
 
     def is_every(self) -> bool:
         return not (self.prefix or self.methods or self.headers or self.models)
@@ -74,10 +84,30 @@ class _Host:
             return None  # it shares the requests of the first of them
         taker = None
         for model in rule.models or [""]:
-            for method in rule.methods or [""]:
-                taker = self._taker(rule, model, method)
-                if taker is None:
-                    return None
+            taker = self._taker_of(rule, model)
+            if taker is None:
+                return None
+        return taker
+
+    def note_takers(self, rule: Rule) -> None:
+        """Note the rules that take the requests for some aliases of `rule`, or for a model's own name."""
+        rule.hosts += 1
+        if any(rule.shares_with(other) for other in self.rules):
+            return
+        for place, model in enumerate(rule.models):
+            if place < rule.count and not rule.is_model:
+                continue
+            taker = self._taker_of(rule, model)
+            if taker is not None:
+                rule.takers.setdefault(place, []).append(taker)
+
+    def _taker_of(self, rule: Rule, model: str) -> Rule | None:
+        """Return the rule that takes all requests of `rule` for this model, or the last of several that do."""
+        taker = None
+        for method in rule.methods or [""]:
+            taker = self._taker(rule, model, method)
+            if taker is None:
+                return None
         return taker
 
     def _taker(self, rule: Rule, model: str, method: str) -> Rule | None:
@@ -95,12 +125,13 @@ class RoutingChecker:
 
     def __init__(self) -> None:
         self._hosts: dict[str, _Host] = {}
+        self._rules: dict[int, Rule] = {}  # by their identity, in the order of the file
 
     def check_revision(self, at: KeyPath, revision: Revision) -> Rule:
         """Check a revision by itself."""
         match, aliases = revision.match, revision.aliases
         if match is not None:
-            _check_match(at["match"], match)
+            _check_match(at["match"], match, has_aliases=bool(aliases))
         if "hosts" not in at:
             for key in ("match", "default", "weight"):
                 if getattr(revision, key) and at[key].item.entries != {}:
@@ -134,10 +165,18 @@ class RoutingChecker:
         taker = known.taken_by(rule)
         if taker is not None:
             at.advise(_never(text, rule, taker))
+        else:
+            known.note_takers(rule)
+            self._rules[id(rule)] = rule
         known.add(rule)
 
     def finish(self) -> None:
         """Report the mistakes that only all revisions together show."""
+        for rule in self._rules.values():
+            for place, takers in rule.takers.items():
+                if len(takers) == rule.hosts:
+                    taken = f'{takers[0].path} takes the requests for "{rule.models[place]}"'
+                    rule.name_at(place).advise(f"{taken}: remove one of the two names")
         seen: set[int] = set()
         for host, known in self._hosts.items():
             groups: dict[_Group, list[Rule]] = {}
@@ -154,7 +193,7 @@ class RoutingChecker:
                     _check_group(weighted, seen)
 
 
-def _check_match(at: KeyPath, match: Match) -> None:
+def _check_match(at: KeyPath, match: Match, has_aliases: bool) -> None:
     if match.path and not _is_prefix(match.path):
         at["path"].found("the beginning of a path, such as /v1, without `.`, `..` and empty segments, ? # ; \\ and %2F")
     if match.strip_path and not match.path.strip("/"):
@@ -164,7 +203,7 @@ def _check_match(at: KeyPath, match: Match) -> None:
     if match.json is not None:
         place = at["json"]["model"]
         _check_models(place, match.json.model, allows_star=True)
-        if not match.json.model:
+        if not match.json.model and not has_aliases:
             place.found("at least one name", "an empty list")
 
 
@@ -237,7 +276,14 @@ def _never(text: str, rule: Rule, taker: Rule) -> str:
     if rule.group == taker.group:
         way = "set `weight` in both to share them" if not rule.is_every() else "set `match`, or `weight` in both"
         return f'"{text}" leads to {taker.path} already, which takes the same requests: {way}'
-    return f'{taker.path} takes all requests for "{text}" that this revision matches: put this one before it'
+    way = "put this one before it"
+    if taker.is_every():
+        # The revisions of models come after all others.
+        way = f"{'' if rule.is_model else way + ', or '}set `default: true` in {taker.path}"
+    elif rule.is_model:
+        way = "use each name of a model once"
+    what = "model" if rule.is_model else "revision"
+    return f'{taker.path} takes all requests for "{text}" that this {what} matches: {way}'
 
 
 def _check_params(at: KeyPath, revision: Revision) -> None:

@@ -14,6 +14,7 @@ from activator.config.key_path import Findings, KeyPath
 from activator.config.model.file import Config
 from activator.config.model.keys import NO_KEY, SHA256, Key, KeyLimits
 from activator.config.model.kinds import Secret
+from activator.config.model_entries import revision_names
 from activator.config.rates import parse_rate
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.specs import NO_LEVEL, QuotaSpec, UserSpec, key_of
@@ -85,14 +86,17 @@ def read_keys_file(config: Config) -> list[Key]:
     problems: list[str] = []
     root = read_tree(_text_of(path), path, {}, problems)
     keys: Any = UNREADABLE
-    if root is not None:
+    if root is not None and root.entries == {}:
+        what = "it names no user, so that no key is valid"
+        problems.append(f"{root.where}: keys_file: {what}: add `- {{name: alice, key: ...}}`, or delete `keys_file`")
+    elif root is not None:
         findings = Findings(Item(root.where, entries={"keys_file": root}), problems)
         keys = Reader(findings).read(root, FILE.keys["keys"].form, ("keys_file",))
         if keys is not UNREADABLE:
             place = KeyPath(findings)
             if not keys and not problems:
                 place["keys_file"].found("at least one user")
-            checked = _UserChecks(known_revisions(config))
+            checked = _UserChecks(known_revisions(config), revision_names(config.models))
             checked.seed(config.keys)
             checked.check(place["keys_file"], keys)
     if problems:
@@ -124,15 +128,19 @@ def known_revisions(config: Config) -> frozenset[str] | None:
 
 def check_keys(root: KeyPath, config: Config) -> None:
     """Check all keys of a file."""
+    if "keys" in root and not config.keys and not config.keys_file:
+        root["keys"].advise("it is empty: delete `keys` to let everybody in, or name a user with a key")
     readable = "revisions" in root and root["revisions"].is_whole
-    _UserChecks(known_revisions(config) if readable else None).check(root["keys"], config.keys)
+    names = revision_names(config.models)
+    _UserChecks(known_revisions(config) if readable else None, names).check(root["keys"], config.keys)
 
 
 class _UserChecks:
     """The checks of lists of users, which together have each name and each of their keys once."""
 
-    def __init__(self, known: frozenset[str] | None) -> None:
+    def __init__(self, known: frozenset[str] | None, of_models: dict[str, str]) -> None:
         self._known = known
+        self._of_models = of_models
         self._names: dict[str, str] = {}  # name → its place
         self._digests: dict[bytes, str] = {}
         self._count = 0
@@ -155,39 +163,56 @@ class _UserChecks:
             at.found(f"at most {KEYS_MAX} keys", str(self._count))
             return
         for place, key in at.each(keys):
-            _check_key(place, key, self._known, self._names, self._digests)
+            self._check_key(place, key)
 
+    def _check_key(self, at: KeyPath, key: Key) -> None:
+        if _NAME.fullmatch(key.name) is None:
+            at["name"].found("a name of at most 63 letters, digits, `-`, `_`, `.` and `@`")
+        elif key.name in self._names:
+            at["name"].advise(f"{self._names[key.name]} has this name, too: for several keys of a user use `more_keys`")
+        self._names.setdefault(key.name, str(at))
+        try:
+            digests = _digests_of(key)
+        except StartError as error:
+            at["key"].advise(str(error).removeprefix(f"key {key.name}: "))
+        else:
+            for digest in digests:
+                self._claim(at, digest)
+        if key.limits is not None:
+            _check_limits(at["limits"], key.limits)
+        for place, name in at["revisions"].each(key.revisions or []):
+            self._check_revision(place, name)
 
-def _check_key(
-    at: KeyPath, key: Key, known: frozenset[str] | None, names: dict[str, str], digests: dict[bytes, str]
-) -> None:
-    if _NAME.fullmatch(key.name) is None:
-        at["name"].found("a name of at most 63 letters, digits, `-`, `_`, `.` and `@`")
-    elif key.name in names:
-        at["name"].advise(f"{names[key.name]} has this name, too")
-    names.setdefault(key.name, str(at))
-    try:
-        found = _digests_of(key)
-    except StartError as error:
-        at["key"].advise(str(error).removeprefix(f"key {key.name}: "))
-    else:
-        for digest in found:
-            if digest in digests:
-                which = "with the same key" if digest else "without a key"
-                at.advise(f"{digests[digest]} is for requests {which}, too")
-            digests.setdefault(digest, str(at))
-    if key.limits is not None:
-        _check_limits(at["limits"], key.limits)
-    for place, name in at["revisions"].each(key.revisions or []):
-        if known is not None and key_of(name) not in known:
-            place.found("the name of a revision of this file, as `name` or `namespace/name`")
+    def _claim(self, at: KeyPath, digest: bytes) -> None:
+        """Note a key of a user, which no other may have."""
+        other = self._digests.get(digest)
+        if other is None:
+            self._digests[digest] = str(at)
+        elif not digest:
+            at.advise(f"{other} is for requests without a key, too: remove one of the two")
+        elif other == str(at):
+            at.advise("it has the same key twice: remove one of the two")
+        else:
+            at.advise(f"{other} has the same key: requests could not be told apart, so change or remove one of the two")
+
+    def _check_revision(self, at: KeyPath, name: str) -> None:
+        if self._known is None or key_of(name) in self._known:
+            return
+        own_name = self._of_models.get(name)
+        if own_name is not None:
+            at.advise(f'the revision of this model is "{own_name}": write that')
+        else:
+            at.found("the name of a revision of this file, as `name` or `namespace/name`")
 
 
 def _check_limits(at: KeyPath, limits: KeyLimits) -> None:
     for name, rate in (("requests", limits.requests), ("tokens", limits.tokens)):
         if rate is not None and parse_rate(rate) is None:
             at[name].found("a number per period, such as 60/min, 10/s or 1M/day")
-    if limits.concurrency is None and limits.requests is None and limits.tokens is None and at.is_whole:
+    if limits.tokens is None and "response_tokens" in at:
+        advice = "`response_tokens` has no effect without `tokens`: set it, or remove this"
+        at["response_tokens"].advise(advice, beside=(at["tokens"],))
+    elif limits.concurrency is None and limits.requests is None and limits.tokens is None and at.is_whole:
         at.advise("it needs at least one of `concurrency`, `requests` and `tokens`")
 
 

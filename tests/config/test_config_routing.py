@@ -63,6 +63,11 @@ def models(*names: str, **more: Any) -> dict[str, Any]:
         ([{"set_params": [1]}], "set_params: found a list, expected a mapping"),
         ([{**models("a"), "aliases": ["b*"]}], "without *"),
         ([models("a*b")], "the name of a model"),
+        (
+            [models("a"), {**models("c"), "aliases": ["b", "a"]}],
+            'revisions[1].aliases[1]: revisions[0] takes the requests for "a": remove one of the two names',
+        ),
+        ([{}, models("a")], "put this one before it, or set `default: true` in revisions[0]"),
         ([models("x" * 257)], "at most 256 characters"),
         ([models()], "at least one name"),
         ([{"match": {"strip_path": True}}], "`strip_path` requires `path`"),
@@ -98,6 +103,7 @@ def test_one_line_says_what_to_change(revisions: list[dict[str, Any]], problem: 
         [{**models("a"), "aliases": ["b"], "rewrite_model": "a", "default": True}],
         [{"match": {"path": "/a%20b/é:@"}}],
         [{}, {"hosts": ["*"]}, {"hosts": ["*.h"]}],
+        [models("a"), {**models("b"), "aliases": ["a"], "hosts": ["h", "other"]}],
     ],
 )
 def test_what_is_well(revisions: list[dict[str, Any]]) -> None:

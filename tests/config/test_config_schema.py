@@ -93,7 +93,7 @@ CHECKABLE = [
     for path, key in keys()
     if key.examples
     and not path.startswith(("listen.", "revisions[]", "groups[]", "keys[]", "models."))
-    and path not in {"push.token", "push.token_file", "push.networks"}
+    and path not in {"push.token", "push.token_file", "push.networks", "state"}
 ]
 MEMBERS = {"listen": "0.0.0.0:8015", "peers": ["10.0.0.1:8015"], "key_file": "k"}  # none of which stands alone
 

@@ -59,10 +59,26 @@ def test_it_is_the_same_as_what_it_stands_for() -> None:
     assert read({"llama": COMMAND}).revisions == expected.revisions
 
 
+@pytest.mark.parametrize(
+    ("entry", "names", "aliases"),
+    [
+        ({"rewrite_model": "org/a"}, [], ["a"]),
+        ({"rewrite_model": "org/a", "aliases": ["b"]}, [], ["a", "b"]),
+        ({"rewrite_model": "a", "aliases": ["b"]}, ["a"], ["b"]),
+    ],
+)
+def test_a_program_with_another_name_for_its_model(entry: Any, names: list[str], aliases: list[str]) -> None:
+    (revision,) = read({"a": {"command": COMMAND, **entry}}).revisions
+    assert revision.match is not None and revision.match.json is not None
+    assert (revision.match.json.model, revision.aliases, revision.rewrite_model) == (
+        names, aliases, entry["rewrite_model"],
+    )  # fmt: skip
+
+
 def test_every_key() -> None:
     entry = {
         "command": ["srv", "--port", "{port}"], "aliases": ["b"], "rewrite_model": "a", "needs": {"gpu": "1GiB"},
-        "set_params": {"temperature": 0.5}, "strip_params": ["top_p"],
+        "set_params": {"temperature": 0.5}, "strip_params": ["top_p"], "queue": {"depth": 7},
         "idle": "1h", "container_concurrency": 4, "startup": "20m", "readiness": {"http_get": "/up"}, "port": 8123,
         "preload": True, "stop": {"grace": "5s"}, "directory": "/tmp", "environment": {"A": "b"},
         "hooks": {"before_stop": [{"http_post": "/save", "body": {"filename": "a"}}]},
@@ -75,6 +91,7 @@ def test_every_key() -> None:
         ["b"], "a", {"gpu": 1 << 30}, 4,
     )  # fmt: skip
     assert (revision.set_params, revision.strip_params) == ({"temperature": "0.5"}, ["top_p"])
+    assert revision.queue.depth == 7
     assert (process.idle, revision.timeouts.startup, process.readiness.http_get) == (3600.0, 1200.0, "/up")
     assert (process.port, process.preload, process.stop.grace) == (8123, True, 5.0)
     assert (process.directory, process.environment) == ("/tmp", {"A": "b"})
@@ -156,7 +173,28 @@ def test_beside_revisions_and_with_the_environment() -> None:
             "{models: {a: x}, revisions: [{name: a, hosts: [h], pods: ['10.0.0.1:1']}]}",
             ['1: models.a: "default/a" is t'],
         ),
-        ("models: {a: {command: x, aliases: [b]}, b: x}", ["1: models.b.hosts[0]: models.a takes all requests"]),
+        (
+            "models: {a: {command: x, aliases: [b]}, b: x}",
+            ['1: models.b: models.a takes all requests for "*" that this model matches: use each name of a model once'],
+        ),
+        (
+            "models: {a: x, b: {command: x, aliases: [a]}}",
+            ['1: models.b.aliases[0]: models.a takes the requests for "a": remove one of the two names'],
+        ),
+        (
+            "models: {a: {command: x, aliases: [b]}, b: {command: x, aliases: [c]}}",
+            ['1: models.b: models.a takes the requests for "b": remove one of the two names'],
+        ),
+        (
+            "models: {a: {command: x, aliases: [b]}, b: {command: x, aliases: [c], rewrite_model: d}}",
+            ['1: models.b: models.a takes the requests for "b": remove one of the two names'],
+        ),
+        (
+            "{models: {a: x}, revisions: [{name: site, hosts: ['*'], pods: ['10.0.0.1:1']}]}",
+            ['1: models.a: revisions[0] takes all requests for "*" that this model matches: set `default: true` in '],
+        ),
+        ("models: {a: {command: x, rewrite_model: b, aliases: [c*]}}", ["1: models.a.aliases[0]: found "]),
+        ("models: {a*: {command: x, rewrite_model: b}}", ["1: models.a*: found "]),
         ("models: {a: {command: x, readiness: {http_get: up}}}", ["1: models.a.readiness.http_get: "]),
         ("models: {a: {command: x, stop: {signal: NO}}}", ["1: models.a.stop.signal: "]),
         ("models: {a: {command: x, environment: {A: b}, directory: 5}, b: [x]}", ["1: models.b: found a list"]),
@@ -167,6 +205,11 @@ def test_a_message_names_what_the_user_wrote(text: str, expected: list[str]) -> 
     assert len(found) == len(expected), found
     for problem, beginning in zip(found, expected, strict=True):
         assert problem.startswith(beginning), problem
+
+
+def test_the_advice_on_a_revision_for_all_requests_can_be_followed() -> None:
+    site = {"name": "site", "hosts": ["*"], "pods": ["10.0.0.1:1"], "default": True}
+    assert len(read({"a": "x"}, revisions=[site]).revisions) == 2
 
 
 def test_a_program_that_is_not_there() -> None:

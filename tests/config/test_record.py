@@ -36,7 +36,6 @@ def recorded(config: Config) -> RecordSpec | None:
         ({"tokens": False, "requests": 0}, {"match": MATCH}, None),
         ({"tokens": False, "requests": 5}, {}, RecordSpec(False, 5, 0)),
         ({"include_usage": True}, {}, RecordSpec(True, 100, 0, include_usage=True)),
-        ({"include_usage": True, "tokens": False, "requests": 0}, {}, RecordSpec(False, 0, include_usage=True)),
         ({"include_usage": True, "capture": {}}, {}, RecordSpec(True, 100, 16_384, 600.0, True)),
         ({"capture": {}}, {}, RecordSpec(True, 100, 16_384, 600.0)),
         ({"capture": {"bytes": "1KiB", "keep": "24h"}}, {}, RecordSpec(True, 100, 1_024, 86_400.0)),

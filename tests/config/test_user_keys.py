@@ -68,17 +68,24 @@ def test_origins_are_as_browsers_send_them(origins: str, is_right: bool) -> None
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ("{name: a, key: 12345678, priority: 7}, {name: b, key: none, revisions: [a, default/a]}", []),
+        ("{name: a, key: 12345678}, {name: b, key: none, revisions: [a, default/a]}", []),
+        (
+            "{name: a, key: 12345678, priority: 7}",
+            ["keys[0].priority: `priority` has no effect without a queue that uses it: set `queue: {discipline: prio"],
+        ),
+        (
+            "{name: a, key: 12345678, weight: 2}",
+            ["keys[0].weight: `weight` has no effect without a queue that uses it: set `queue: {discipline: fair}`"],
+        ),
         ("{name: a, key: 12345678, priority: 8}", ['keys[0].priority: found "8"']),
-        ("{name: a, key: 12345678, weight: 1000}", []),
         ("{name: a, key: 12345678, more_keys: [87654321]}", []),
         (
             "{name: a, key: 12345678, more_keys: [12345678]}",
-            ["keys[0]: keys[0] is for requests with the same key, too"],
+            ["keys[0]: it has the same key twice: remove one of the two"],
         ),
         (
             "{name: a, key: 87654321, more_keys: [12345678]}, {name: b, key: 12345678}",
-            ["keys[1]: keys[0] is for requests with the same key, too"],
+            ["keys[1]: keys[0] has the same key: requests could not be told apart, so change or remove one of the two"],
         ),
         ("{name: a, key: 87654321, more_keys: [12]}", ["keys[0].key: a key has at least 8 ASCII characters"]),
         ("{name: a, key: 12345678, weight: 0}", ['keys[0].weight: found "0"']),
@@ -88,13 +95,16 @@ def test_origins_are_as_browsers_send_them(origins: str, is_right: bool) -> None
         ("{name: a}", ['keys[0]: found none, expected the key "key"']),
         ("{name: a, key: }", ["keys[0].key: found nothing, expected text"]),
         ("{name: 'a b', key: 12345678}", ['keys[0].name: found "a b", expected a name of at most 63 letters']),
-        ("{name: a, key: 12345678}, {name: a, key: 87654321}", ["keys[1].name: keys[0] has this name, too"]),
-        ("{name: a, key: 12345678}, {name: b, key: 12345678}", ["keys[1]: keys[0] is for requests with the same key"]),
+        (
+            "{name: a, key: 12345678}, {name: a, key: 87654321}",
+            ["keys[1].name: keys[0] has this name, too: for several keys of a user use `more_keys`"],
+        ),
+        ("{name: a, key: 12345678}, {name: b, key: 12345678}", ["keys[1]: keys[0] has the same key: "]),
         (
             f"{{name: a, key: 12345678}}, {{name: b, key: 'sha256:{HASH}'}}",
-            ["keys[1]: keys[0] is for requests with"],
+            ["keys[1]: keys[0] has the same key: "],
         ),
-        ("{name: a, key: none}, {name: b, key: none}", ["keys[1]: keys[0] is for requests without a key, too"]),
+        ("{name: a, key: none}, {name: b, key: none}", ["keys[1]: keys[0] is for requests without a key, too: remove"]),
         (
             "{name: a, key: 1234567}",
             ["keys[0].key: a key has at least 8 ASCII characters without spaces: `op"],
@@ -104,6 +114,10 @@ def test_origins_are_as_browsers_send_them(origins: str, is_right: bool) -> None
         ("{name: a, key: 'env:NOT_SET_HERE'}", ["keys[0].key: the environment variable NOT_SET_HERE is not"]),
         ("{name: a, key: 'file:/nowhere'}", ["keys[0].key: the file /nowhere cannot be read"]),
         ("{name: a, key: 12345678, limits: {concurrency: 2, requests: 60/min, tokens: 1.001M/day}}", []),
+        (
+            "{name: a, key: 12345678, limits: {requests: 1/s, response_tokens: 5}}",
+            ["keys[0].limits.response_tokens: `response_tokens` has no effect without `tokens`"],
+        ),
         ("{name: a, key: 12345678, limits: {}}", ["keys[0].limits: it needs at least one of `concurrency`"]),
         ("{name: a, key: 12345678, limits: {requests: 60}}", ['keys[0].limits.requests: found "60", expected a numbe']),
         (
@@ -178,17 +192,35 @@ def test_levels_need_a_header_or_a_key_with_one() -> None:
 
 def test_shares_need_a_header_or_keys() -> None:
     fair = ", queue: {discipline: fair}"
-    (problem,) = key_problems("", fair)
+    text = f"{{revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']{fair}}}]}}"
+    with pytest.raises(ConfigError) as error:
+        parse(text, "a.yaml", {})
+    problem = error.value.problems[0].removeprefix("a.yaml:1: ")
     assert problem.startswith("revisions[0].queue.header: `discipline: fair` requires `header`")
     assert key_problems("{name: a, key: 12345678}", fair) == []
     assert key_problems(", ".join(f"{{name: n{n}, key: k1234567{n}}}" for n in range(1_001))) != []
 
 
+def test_an_empty_list_does_not_let_everybody_in() -> None:
+    (problem,) = key_problems("")
+    assert problem == "keys: it is empty: delete `keys` to let everybody in, or name a user with a key"
+
+
+def test_a_model_is_named_by_its_revision() -> None:
+    text = "{{keys: [{{name: a, key: 12345678, revisions: ['{0}']}}], models: {{'qwen:7b': x}}}}"
+    with pytest.raises(ConfigError) as error:
+        parse(text.format("qwen:7b"), "a.yaml", {})
+    assert error.value.problems == [
+        'a.yaml:1: keys[0].revisions[0]: the revision of this model is "qwen-7b": write that'
+    ]
+    assert users_in(parse(text.format("qwen-7b"), "a.yaml", {}))[0].revisions == ("default/qwen-7b",)
+
+
 def test_a_weight_may_be_beside_that_of_a_queue() -> None:
     """The one of the queue counts there, so both are useful."""
     keys = "{name: a, key: 12345678, weight: 3}, {name: b, key: 87654321}"
-    assert key_problems(keys, ", queue: {discipline: fair, weights: {a: 5}}") == []
-    text = f"{{keys: [{keys}], revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']}}]}}"
+    fair = ", queue: {discipline: fair, weights: {a: 5}}"
+    text = f"{{keys: [{keys}], revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']{fair}}}]}}"
     assert [user.weight for user in users_in(parse(text, "a.yaml", {}))] == [3, 1]
 
 
@@ -255,7 +287,10 @@ def test_the_folder_of_the_state_is_checked_on_this_machine(tmp_path: Path) -> N
     advice = "create the folder, and let this user write there"
     problem = f"f:1: state: no file can be made in {tmp_path}/nowhere: {advice}"
     for folder, problems in ((tmp_path, []), (tmp_path / "nowhere", [problem])):
-        text = f"{{state: {folder}/state.db, revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']}}]}}"
+        keys = "[{name: a, key: 12345678, limits: {requests: 1/s}}]"
+        text = (
+            f"{{state: {folder}/state.db, keys: {keys}, revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']}}]}}"
+        )
         root = read_tree(text, "f", {}, [])
         assert root is not None
         assert machine_problems(parse(text, "f", {}), root, {}) == problems
@@ -286,12 +321,12 @@ def test_users_of_both_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", ":1: keys_file: found a mapping, expected a list"),
+        ("", ":1: keys_file: it names no user, so that no key is valid: add `- {name: alice, key: ...}`, or delete `k"),
         ("[]", ":1: keys_file: found a list, expected at least one user"),
         ("- {name: a}", ':1: keys_file[0]: found none, expected the key "key"'),
         ("- {name: a, key: secret}", ":1: keys_file[0].key: a key has at least 8"),
         ("- {name: bob, key: other-key-of-bob}", ":1: keys_file[0].name: keys[0] has this name, too"),
-        ("- {name: a, key: bobs-secret-key}", ":1: keys_file[0]: keys[0] is for requests with the same key, too"),
+        ("- {name: a, key: bobs-secret-key}", ":1: keys_file[0]: keys[0] has the same key: "),
         ("- {name: a, key: none}\n- {name: b, key: none}", ":2: keys_file[1]: keys_file[0] is for requests without"),
         ("- {name: a, key: a-key-of-b, revisions: [b]}", ':1: keys_file[0].revisions[0]: found "b", expected the name'),
         ("- {name: a, key: a-key-of-b, colour: red}", ':1: keys_file[0]: found the unknown key "colour"'),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tests.e2e.http_client import ask
 from tests.e2e.pods import ScriptedPod
 from tests.e2e.running import Activator, configured, eventually
 from tests.e2e.test_e2e_routing import HOST, echo, post
+from tests.e2e.test_e2e_servers import free_port
 
 KEYS = [{"name": "alice", "key": "alices-key"}, {"name": "bob", "key": "bobs-key", "revisions": ["qwen"]}]
 BOB = "Authorization: Bearer bobs-key\r\n"
@@ -78,9 +78,9 @@ def test_one_who_may_use_all_sends_what_she_likes(shared: Activator, body: str) 
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_listener_that_requires_no_key(run_activator: RunActivator, tmp_path: Path, workers: int) -> None:
+def test_a_listener_that_requires_no_key(run_activator: RunActivator, workers: int) -> None:
     """What runs on the machine itself may use everything; a key that is sent there counts as elsewhere."""
-    inside = f"unix:{tmp_path / 'inside.sock'}"
+    inside = f"127.0.0.1:{free_port()}"
     with ScriptedPod(echo) as pod:
         revisions = [
             {"name": name, "hosts": [HOST], "match": {"json": {"model": [name]}}, "pods": [pod.address]}

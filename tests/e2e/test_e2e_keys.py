@@ -112,10 +112,10 @@ def test_a_file_of_users_is_read_again_when_it_changes(run_activator: RunActivat
     eventually(lambda: answers("site.test", "bobs-secret-key") == {401})
     eventually(lambda: answers("model.test", "alices-secret-key") == {200})
     path.write_text("")
-    activator.wait_log("keys_file .* changes nothing: .*users.yaml:1: keys_file: found a mapping, expected a list")
+    activator.wait_log("keys_file .* changes nothing: .*users.yaml:1: keys_file: it names no user")
     assert answers("model.test", "alices-secret-key") == {200}
     activator.signal(signal.SIGHUP)
-    activator.wait_log("reload rejected: .*expected a list")
+    activator.wait_log("reload rejected: .*it names no user")
     victim = pids(activator)[0]
     os.kill(victim, signal.SIGKILL)
     eventually(lambda: victim not in pids(activator))
@@ -198,6 +198,13 @@ def test_keys(run_activator: RunActivator, tmp_path: Path) -> None:
     activator.wait_log(" reloaded")
     eventually(lambda: status(activator, "model.test", "X-Api-Key: alices-other-key\r\n") == (200, ""))
     assert status(activator, "model.test", "X-Api-Key: alices-secret-key\r\n") == (401, "key_required")
+
+    # An empty list would let everybody in: the reload is refused.
+    activator.may_log_errors = True
+    path.write_text(json.dumps(config([])))
+    activator.signal(signal.SIGHUP)
+    activator.wait_log("reload rejected: .*keys: it is empty: delete `keys` to let everybody in")
+    assert status(activator, "model.test") == (401, "key_required")
     eventually(lambda: admitted(activator) == {"alice": 3, "bob": 1, "anyone": 1})
 
     paths = ("/metrics", "/debug/revisions", "/debug/config", "/debug/overview")

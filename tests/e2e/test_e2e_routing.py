@@ -456,3 +456,15 @@ def test_another_pod_gets_the_same_edited_body(run_activator: RunActivator) -> N
             bad.requests + good.requests
         )
         assert bad.requests and good.requests
+
+
+def test_every_name_of_a_model_is_replaced(run_activator: RunActivator) -> None:
+    with ScriptedPod(echo) as pod:
+        names: dict[str, Any] = {"match": {"json": {"model": []}}, "aliases": ["m", "gpt"], "rewrite_model": "org/m"}
+        activator = run_activator(configured([{"name": "m", "hosts": [HOST], "pods": [pod.address], **names}]))
+        for name in ("m", "gpt"):
+            seen = json.loads(ask(activator.address, post(json.dumps({"model": name}).encode())).body)
+            assert seen["body"] == '{"model": "org/m"}'
+        assert ask(activator.address, post(b'{"model":"org/m"}')).status == 404
+        listed = json.loads(ask(activator.address, request("/v1/models", host=HOST)).body)["data"]
+        assert [one["id"] for one in listed] == ["m", "gpt"]

@@ -7,6 +7,7 @@ import msgspec
 from activator.config.model.hooks import Hooks
 from activator.config.model.kinds import Count, Duration, Json, Port, Secret, Size, doc
 from activator.config.model.programs import Readiness, Stop
+from activator.config.model.queueing import Queue
 from activator.config.model.records import Record
 
 MODELS_GROUP: Final = "models"  # the group of all models that no other group names
@@ -28,7 +29,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     aliases: Annotated[list[str], doc("Other names of the model.", ["gpt-4o-mini"])] = []
     rewrite_model: Annotated[
-        str, doc("The name that the program receives if a request names one of `aliases`. Empty: the alias.", "llama")
+        str, doc("The name that the program receives in place of the model's, and of `aliases`.", "llama")
     ] = ""
     set_params: Annotated[dict[str, Json], doc("As in `revisions`.", {"temperature": 0.6})] = {}
     strip_params: Annotated[list[str], doc("As in `revisions`.", ["top_p"])] = []
@@ -47,6 +48,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         MODEL_IDLE_S
     )
     container_concurrency: Annotated[Count, doc("The number of requests in it at the same time. 0: no limit.", 4)] = 0
+    queue: Annotated[Queue, doc("The queue of waiting requests, as in `revisions`.")] = Queue()
     startup: Annotated[Duration, doc("How long loading may take.", "20m")] = Duration(MODEL_STARTUP_S)
     readiness: Annotated[
         Readiness | None,
