@@ -10,6 +10,7 @@ from typing import Final
 
 from activator.config.key_path import KeyPath
 from activator.config.model.file import Config
+from activator.config.model.listeners import Listener
 from activator.config.model.queueing import DISCIPLINES
 from activator.config.user_keys import known_revisions
 
@@ -23,6 +24,8 @@ def check_effects(root: KeyPath, config: Config) -> None:
         _check_order(root, config)
     if config.keys_file:
         return
+    if not config.keys:
+        _check_listeners(root["listen"], config.listen)
     limits = [key.limits for key in config.keys if key.limits is not None]
     if config.state and not limits:
         advice = "`state` has no effect without `limits` of a key: set some in `keys`, or remove it"
@@ -33,6 +36,14 @@ def check_effects(root: KeyPath, config: Config) -> None:
             if record is not None and record.include_usage and not record.tokens:
                 advice = "`include_usage` has no effect with `tokens: false` and no `limits.tokens` of a key: remove it"
                 place["include_usage"].advise(advice, beside=(place["tokens"], root["keys"]))
+
+
+def _check_listeners(at: KeyPath, listen: str | Listener | list[str | Listener]) -> None:
+    """Report listeners that exempt requests from keys that nobody requires."""
+    each = at.each(listen) if isinstance(listen, list) else iter([(at, listen)])
+    for place, one in each:
+        if not isinstance(one, str) and not one.keys:
+            place["keys"].advise("`keys: false` has no effect, because there are no `keys`: remove it")
 
 
 def _check_order(root: KeyPath, config: Config) -> None:

@@ -83,3 +83,12 @@ def test_reports_of_tokens_are_asked_for_only_if_something_counts_them(more: dic
     found = problems(revisions=[{**REVISION, "record": record}], **more)
     what = "`include_usage` has no effect with `tokens: false` and no `limits.tokens` of a key: remove it"
     assert found == ([] if is_used else [f"revisions[0].record.include_usage: {what}"])
+
+
+def test_a_listener_without_keys_needs_some() -> None:
+    listener = {"address": "127.0.0.1:80", "keys": False}
+    for listen, place in ((listener, "listen"), (["127.0.0.1:81", listener], "listen[1]")):
+        (found,) = problems(listen=listen, revisions=[REVISION])
+        assert found == f"{place}.keys: `keys: false` has no effect, because there are no `keys`: remove it"
+        assert problems(listen=listen, revisions=[REVISION], keys=[KEY]) == []
+        assert not any("keys: false" in one for one in problems(listen=listen, revisions=[REVISION], keys_file="/x"))
