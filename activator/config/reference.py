@@ -79,6 +79,7 @@ def markdown() -> str:
         lines += [f"## {title}", "", str(inspect.getdoc(group.cls)), "", *rows, ""]
         for section, names in inherited.items():
             lines += [f"As in [`{section}`](#{_anchor(section)}): {', '.join(names)}.", ""]
+    lines += ["Tests: `tests/config/test_config_reference.py`.", ""]
     return "\n".join(lines)
 
 

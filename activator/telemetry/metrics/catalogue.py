@@ -133,6 +133,7 @@ def markdown() -> str:
     parts.append(f"## The group of replicas, where there is one\n\n{_list(MEMBER_FAMILIES)}")
     parts.append(f"## Histogram bounds\n\n{_bounds()}")
     parts.append(f"## Label values\n\n{_label_values()}")
+    parts.append("Tests: `tests/telemetry/test_exposition.py`.\n")
     return "\n".join(parts)
 
 
