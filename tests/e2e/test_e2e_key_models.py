@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http2_client import Http2Client
-from tests.e2e.http_client import ask
+from tests.e2e.http_client import Client, ask
 from tests.e2e.pods import ScriptedPod
 from tests.e2e.running import Activator, configured, eventually
 from tests.e2e.test_e2e_routing import HOST, echo, post
@@ -78,7 +81,7 @@ def test_one_who_may_use_all_sends_what_she_likes(shared: Activator, body: str) 
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_listener_that_requires_no_key(run_activator: RunActivator, workers: int) -> None:
+def test_a_listener_that_requires_no_key(run_activator: RunActivator, tmp_path: Path, workers: int) -> None:
     """What runs on the machine itself may use everything; a key that is sent there counts as elsewhere."""
     inside = f"127.0.0.1:{free_port()}"
     with ScriptedPod(echo) as pod:
@@ -87,7 +90,11 @@ def test_a_listener_that_requires_no_key(run_activator: RunActivator, workers: i
             for name in ("qwen", "gemma")
         ]
         made = configured(revisions, keys=KEYS, workers=workers)
-        made["listen"] = [made["listen"], {"address": inside, "keys": False}]
+        authority = trustme.CA()
+        authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
+        secure = {"address": f"127.0.0.1:{free_port()}", "certificate": str(tmp_path / "own.pem"), "keys": False}
+        secure["key"] = secure["certificate"]
+        made["listen"] = [made["listen"], {"address": inside, "keys": False}, secure]
         activator = run_activator(made)
         gemma = post(b'{"model":"gemma"}')
         assert ask(activator.address, gemma).status == 401
@@ -101,3 +108,14 @@ def test_a_listener_that_requires_no_key(run_activator: RunActivator, workers: i
         )
         with Http2Client(inside, authority=HOST) as client:
             assert client.ask("/v1/models").status == 200
+        for protocol in ("h2", "http/1.1"):
+            trusting = ssl.create_default_context()
+            authority.configure_trust(trusting)
+            trusting.set_alpn_protocols([protocol])
+            if protocol == "h2":
+                with Http2Client(str(secure["address"]), authority=HOST, tls=trusting) as client:
+                    assert client.ask("/v1/models").status == 200
+            else:
+                with Client(str(secure["address"])) as plain:
+                    plain.secure(trusting, "localhost")
+                    assert plain.ask(gemma).status == 200

@@ -142,4 +142,4 @@ def _serves_models(exchange: ProxiedExchange, reason: Reason) -> bool:
     if exchange.access is not None or reason is Reason.KEY_REQUIRED:
         return True
     rules = exchange.context.router.rules_of(routing_host(exchange.head))
-    return rules is not None and len(rules.lists(None)) > 0
+    return rules is not None and rules.has_models

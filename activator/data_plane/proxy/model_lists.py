@@ -21,6 +21,8 @@ from lb.tracker import PENDING
 
 OPENAI_PATH: Final = b"/v1/models"
 OLLAMA_PATH: Final = b"/api/tags"
+LONG_LIST: Final = 100  # models; a list of 10,000 takes some 10 ms
+LONG_LIST_KEPT_S: Final = 0.5
 
 
 _STATUS: Final = b',"status":{"value":"%b"}}'
@@ -47,9 +49,17 @@ class ModelList:
         self._text = text
         self._models = models
         self._is_list = is_list
+        self._made_s: float = 0.0
 
     def body(self, now_s: float) -> bytes:
-        """Return the body of the response."""
+        """Return the body of the response; that of a long list may be LONG_LIST_KEPT_S old."""
+        if len(self._models) >= LONG_LIST:
+            if not self._text or now_s - self._made_s >= LONG_LIST_KEPT_S:
+                self._text, self._made_s = self._made(now_s), now_s
+            return self._text
+        return self._made(now_s)
+
+    def _made(self, now_s: float) -> bytes:
         shown = b",".join([model.shown(now_s) for model in self._models])
         if self._is_list:
             return b'{"object":"list","data":[%b]}' % shown

@@ -240,6 +240,7 @@ class HostRules:
             self._longest = max(self._longest, len(path))
             self._rules.append(rule)
         self.has_paths: bool = self._longest > 0 or (parent is not None and parent.has_paths)
+        self.has_models: bool = any(rule.names for rule in self._rules) or (parent is not None and parent.has_models)
         self.throttlers: list[RevisionThrottler] = [*throttlers, *(parent.throttlers if parent is not None else [])]
         # By the users of a request, () if no keys are required:
         self._lists: dict[tuple[User, ...], dict[bytes, ModelList]] = {}

@@ -149,6 +149,7 @@ class _Accepting:
             )
             transport.set_protocol(connection)
             connection.endpoints = endpoints
+            connection.needs_key = self._needs_key
             connection.bare = handshake.bare
             connection.connection_made(transport)
 

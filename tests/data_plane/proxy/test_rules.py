@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from activator.codec.message import RequestHead
 from activator.config.specs import MatchSpec, RevisionSpec, RoutingSpec
 from activator.data_plane.headers.edits import HeadEdits
-from activator.data_plane.proxy.model_lists import lists_of
+from activator.data_plane.proxy.model_lists import LONG_LIST, LONG_LIST_KEPT_S, lists_of
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.proxy.rules import MATCHED, NEEDS_MODEL, UNMATCHED, RouteQuery
 from activator.data_plane.proxy.selection import Selection
@@ -483,3 +483,14 @@ def test_the_status_of_a_model_is_that_of_its_best_revision() -> None:
     assert status() == "failed"
     first.queue.take_over_failure("", 0.0)
     assert status() == "unloaded"
+
+
+def test_a_long_list_is_not_made_anew_for_each_request() -> None:
+    models = tuple(f"m{number}" for number in range(LONG_LIST))
+    revision = throttler("a", "h", match=MatchSpec(models=models))
+    listed = lists_of([revision])[b"/v1/models"]
+    first = listed.body(5.0)
+    assert len(json.loads(first)["data"]) == LONG_LIST and listed.body(5.0 + LONG_LIST_KEPT_S / 2) is first
+    assert revision.table.add("p", "127.0.0.1:1", 1, READY) is not None
+    assert b"loaded" in first and b'"loaded"' not in first
+    assert listed.body(5.0 + LONG_LIST_KEPT_S).count(b'"loaded"') == LONG_LIST
