@@ -225,6 +225,7 @@ def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _status(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.admin.revision_names import require
     from activator.admin.status import console_of, table, watch, why
 
     ask_admin = _admin_of(options)
@@ -238,12 +239,12 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
         return 0
     answer = ask_admin("GET", path)
     if options.name and not json.loads(answer)["revisions"]:
-        raise StartError(f"there is no revision {options.name}; `activator status` lists them")
+        require(ask_admin, options.name)
     if options.why is not None and not options.json:
         explained = why(answer, options.why)
         if explained is None:
-            raise StartError(f"there is no revision {options.why}; `activator status` lists them")
-        print(explained)
+            require(ask_admin, options.why)
+        print(explained or "")
         return 0
     print(answer.decode() if options.json else table(answer))
     return 0
@@ -252,15 +253,20 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
 def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
     from threading import Event
 
+    from activator.admin.client import RefusedError
     from activator.admin.program_logs import FOLLOW_INTERVAL_S, output
+    from activator.admin.revision_names import explain
 
     ask_admin = _admin_of(options)
 
     def goes_on() -> bool:
         return options.follow and not Event().wait(FOLLOW_INTERVAL_S)
 
-    for line in output(lambda path: ask_admin("GET", path), options.name, options.lines, goes_on):
-        print(line, flush=True)
+    try:
+        for line in output(lambda path: ask_admin("GET", path), options.name, options.lines, goes_on):
+            print(line, flush=True)
+    except RefusedError as error:
+        explain(ask_admin, options.name, error)
     return 0
 
 
@@ -285,6 +291,9 @@ def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
     def ask(count: int) -> bytes:
         return ask_admin("GET", f"/debug/requests?n={count}{of_revision}")
 
+    if options.name:
+        _check_records(ask_admin, options.name, ask(1))
+
     def missed() -> None:
         print("some requests are not shown: there are more than can be asked for", file=sys.stderr)
 
@@ -293,23 +302,37 @@ def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
     return 0
 
 
+def _check_records(ask_admin: Callable[[str, str], bytes], name: str, answer: bytes) -> None:
+    """Report why `answer` has no request. Raises CommandError if the revision does not exist."""
+    from activator.admin.revision_names import require
+
+    found = json.loads(answer)
+    if found["requests"]:
+        return
+    require(ask_admin, name)
+    if found.get("recorded") == 0:
+        print(
+            f"{name} keeps no records of its requests; set `record: {{}}` for it, and reload the file", file=sys.stderr
+        )
+
+
 def _load_revision(options: argparse.Namespace, command: list[str] | None) -> int:
     query = "" if options.seconds is None else f"?for={quote(options.seconds)}"
-    return _post(options, f"/load/{quote(options.name)}{query}", f"loading {options.name}")
+    return _post_revision(options, f"/load/{quote(options.name)}{query}", f"loading {options.name}")
 
 
 def _unload_revision(options: argparse.Namespace, command: list[str] | None) -> int:
-    return _post(options, f"/unload/{quote(options.name)}", f"unloading {options.name}")
+    return _post_revision(options, f"/unload/{quote(options.name)}", f"unloading {options.name}")
 
 
 def _drain_pod(options: argparse.Namespace, command: list[str] | None) -> int:
     path = f"/drain-pod/{quote(options.name)}?pod={quote(options.pod, safe='')}"
-    return _post(options, path, f"{options.pod} of {options.name} gets no more requests")
+    return _post_revision(options, path, f"{options.pod} of {options.name} gets no more requests")
 
 
 def _enable_pod(options: argparse.Namespace, command: list[str] | None) -> int:
     path = f"/enable-pod/{quote(options.name)}?pod={quote(options.pod, safe='')}"
-    return _post(options, path, f"{options.pod} of {options.name} is in service again")
+    return _post_revision(options, path, f"{options.pod} of {options.name} is in service again")
 
 
 def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:
@@ -317,7 +340,7 @@ def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _restart_revision(options: argparse.Namespace, command: list[str] | None) -> int:
-    return _post(options, f"/restart/{quote(options.name)}", f"restarting {options.name}")
+    return _post_revision(options, f"/restart/{quote(options.name)}", f"restarting {options.name}")
 
 
 def _upgrade(options: argparse.Namespace, command: list[str] | None) -> int:
@@ -335,6 +358,17 @@ def _upgrade(options: argparse.Namespace, command: list[str] | None) -> int:
     former = f"version {done['former_version']}, process {done['former_process']}"
     print(f"version {done['version']} serves in process {done['process']}; {former} finishes its requests")
     return 0
+
+
+def _post_revision(options: argparse.Namespace, path: str, done: str) -> int:
+    """Send the request about the revision `options.name`, and print `done`."""
+    from activator.admin.client import RefusedError
+    from activator.admin.revision_names import explain
+
+    try:
+        return _post(options, path, done)
+    except RefusedError as error:
+        explain(_admin_of(options), options.name, error)
 
 
 def _post(options: argparse.Namespace, path: str, done: str) -> int:

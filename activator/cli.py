@@ -26,7 +26,7 @@ from activator.config.model.programs import Process, Readiness
 from activator.config.model.revision import Revision
 from activator.config.model.telemetry import LOG_LEVELS
 from activator.config.specs import RevisionSpec
-from activator.runtime.errors import ConfigError, StartError, one_line
+from activator.runtime.errors import CommandError, ConfigError, StartError, one_line
 from activator.starters import FILE, MANIFEST, SITUATIONS, file_for, starter
 from activator.telemetry.logs.app_log import AppLog
 
@@ -63,9 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
         for problem in error.problems:
             print(f"activator: {problem}", file=sys.stderr)
         return REFUSED
-    except StartError as error:
+    except (CommandError, StartError) as error:
         print(f"activator: {error}", file=sys.stderr)
-        return NOT_STARTED
+        return REFUSED if isinstance(error, CommandError) else NOT_STARTED
     except BrokenPipeError:
         return NOT_STARTED
     except KeyboardInterrupt:
