@@ -51,7 +51,9 @@ def add_admin_commands(
         "runs)",
         examples=("activator member-ended 2",),
     )
-    ended.add_argument("seat", type=_count, metavar="SEAT")
+    ended.add_argument(
+        "seat", type=_seat, metavar="SEAT", help="its seat, as `/debug/members` of the admin port shows it"
+    )
     _add_admin(ended)
     ended.set_defaults(handler=_end_member)
     status = commands.add_parser(
@@ -77,7 +79,7 @@ def add_admin_commands(
         help="show the output of a revision's local programs",
         examples=("activator logs app", "activator logs -f -n 20 app"),
     )
-    logs.add_argument("name", metavar="NAME")
+    logs.add_argument("name", metavar="NAME", help="the revision")
     logs.add_argument("-f", "--follow", action="store_true", help="follow the log: print new lines until interrupted")
     logs.add_argument(
         "-n", "--lines", type=_count, default=100, metavar="N", help="number of last lines (default: 100)"
@@ -112,7 +114,7 @@ def _add_program_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="start the programs of a revision before a request arrives",
         examples=("activator load app", "activator load --for 1h app"),
     )
-    load_revision.add_argument("name", metavar="NAME")
+    load_revision.add_argument("name", metavar="NAME", help="the revision")
     load_revision.add_argument(
         "--for",
         dest="seconds",
@@ -126,7 +128,7 @@ def _add_program_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="stop the programs of a revision when they have finished their requests",
         examples=("activator unload app",),
     )
-    unload.add_argument("name", metavar="NAME")
+    unload.add_argument("name", metavar="NAME", help="the revision")
     _add_admin(unload)
     unload.set_defaults(handler=_unload_revision)
     restart = commands.add_parser(
@@ -134,7 +136,7 @@ def _add_program_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="replace the programs of a revision; the old ones finish their requests",
         examples=("activator restart app",),
     )
-    restart.add_argument("name", metavar="NAME")
+    restart.add_argument("name", metavar="NAME", help="the revision")
     _add_admin(restart)
     restart.set_defaults(handler=_restart_revision)
     drain_pod = commands.add_parser(
@@ -148,7 +150,7 @@ def _add_program_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         examples=("activator enable-pod app 10.0.0.7:8080",),
     )
     for pod_command, handler in ((drain_pod, _drain_pod), (enable_pod, _enable_pod)):
-        pod_command.add_argument("name", metavar="NAME")
+        pod_command.add_argument("name", metavar="NAME", help="the revision")
         pod_command.add_argument("pod", metavar="ADDRESS", help="as `activator status` shows it")
         _add_admin(pod_command)
         pod_command.set_defaults(handler=handler)
@@ -168,6 +170,12 @@ def _add_admin(command: argparse.ArgumentParser) -> None:
         help=f"the token of the admin port, file:/PATH or env:NAME (default: that of -c or {ADMIN_TOKEN})",
     )
     command.add_argument("-c", "--config", metavar="FILE", help="the configuration of the running program")
+
+
+def _seat(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text}: expected the number of a seat")
+    return int(text)
 
 
 def _count(text: str) -> int:
