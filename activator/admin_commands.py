@@ -281,7 +281,7 @@ def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
 def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
     from threading import Event
 
-    from activator.admin.last_requests import FOLLOW_INTERVAL_S, follow, json_lines, report, table
+    from activator.admin.last_requests import FOLLOW_INTERVAL_S, RequestTable, follow, json_lines, report
 
     ask_admin = _admin_of(options)
     if options.capture is not None:
@@ -305,7 +305,8 @@ def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
     def missed() -> None:
         print("some requests are not shown: there are more than can be asked for", file=sys.stderr)
 
-    for line in follow(ask, options.lines, goes_on, json_lines if options.json else table, missed):
+    render = json_lines if options.json else RequestTable(options.follow).lines
+    for line in follow(ask, options.lines, goes_on, render, missed):
         print(line, flush=True)
     return 0
 
