@@ -156,6 +156,12 @@ def test_a_port_that_may_not_be_used(tmp_path: Path) -> None:
     assert "192.0.2.1:80" in done.stderr
 
 
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    done = cli("run", "--listen", "192.0.2.1:8080", "--admin", "", "--", "true")
+    expected = "cannot listen on 192.0.2.1:8080: this machine has no such address; `ip address` shows those it has"
+    assert (done.returncode, expected in done.stderr) == (3, True), done.stderr
+
+
 def test_status(run_activator: RunActivator) -> None:
     with ScriptedPod(serve) as pod:
         revisions: list[dict[str, Any]] = [
