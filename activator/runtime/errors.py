@@ -36,7 +36,7 @@ class StartError(ActivatorError):
 
 
 class CommandError(ActivatorError):
-    """A command was refused, because the running activator does not have what it names."""
+    """A command was refused: the running activator has no object of this name."""
 
 
 class WireError(Exception):

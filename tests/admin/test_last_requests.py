@@ -129,7 +129,8 @@ def test_what_a_worker_has_forgotten() -> None:
 
 def test_later_lines_have_the_widths_of_the_first_ones() -> None:
     first = of(record(1, target="/a-target-that-is-longer-than-most"), record(2, user="alice-the-second"))
-    for shown in ([], first):
+    firsts: list[list[dict[str, Any]]] = [[], first]
+    for shown in firsts:
         table = RequestTable(is_followed=True)
         head, *rows = table.lines(shown)
         rows += table.lines(of(record(3, user="bob", duration_s=0.0001)), False)
