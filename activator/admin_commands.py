@@ -243,6 +243,8 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
     if options.watch and not options.json:
         from threading import Event
 
+        if options.name:
+            require(ask_admin, options.name)
         watch(lambda: ask_admin("GET", path), lambda: not Event().wait(1.0), console_of())
         return 0
     answer = ask_admin("GET", path)

@@ -1,7 +1,7 @@
 """The command line: the commands, their exit codes, and one line for every mistake.
 
-Exit codes: 0 success, 1 an invalid configuration or a failed check, 2 wrong usage, 3 could not start, 4 the state
-worker kept failing.
+Exit codes: 0 success, 1 an invalid configuration, a failed check or a name that the running activator does not have,
+2 wrong usage, 3 could not start, 4 the state worker kept failing.
 """
 
 from __future__ import annotations

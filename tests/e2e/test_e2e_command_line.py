@@ -220,7 +220,7 @@ def test_a_revision_that_does_not_exist(run_activator: RunActivator) -> None:
     activator = run_activator(configured([process_revision(SERVING)]))
     pod = ["127.0.0.1:1"]
     one = (["status"], ["status", "--why"], ["load"], ["unload"], ["restart"], ["logs"], ["requests"], ["drain-pod"])
-    for words in (*one, ["requests", "--json"], ["requests", "-f"], ["enable-pod"]):
+    for words in (*one, ["status", "--watch"], ["requests", "--json"], ["requests", "-f"], ["enable-pod"]):
         typed = ["ap", *(pod if words[0].endswith("-pod") else [])]
         done = cli(*words, *typed, "--admin", f"http://{activator.admin}")
         expected = (1, "", "activator: there is no revision ap; did you mean app?\n")
