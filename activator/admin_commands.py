@@ -51,7 +51,9 @@ def add_admin_commands(
         "runs)",
         examples=("activator member-ended 2",),
     )
-    ended.add_argument("seat", type=_count, metavar="SEAT")
+    ended.add_argument(
+        "seat", type=_seat, metavar="SEAT", help="its seat, as `/debug/members` of the admin port shows it"
+    )
     _add_admin(ended)
     ended.set_defaults(handler=_end_member)
     status = commands.add_parser(
@@ -77,7 +79,7 @@ def add_admin_commands(
         help="show the output of a revision's local programs",
         examples=("activator logs app", "activator logs -f -n 20 app"),
     )
-    logs.add_argument("name", metavar="NAME")
+    logs.add_argument("name", metavar="NAME", help="the revision")
     logs.add_argument("-f", "--follow", action="store_true", help="follow the log: print new lines until interrupted")
     logs.add_argument(
         "-n", "--lines", type=_count, default=100, metavar="N", help="number of last lines (default: 100)"
@@ -112,7 +114,7 @@ def _add_program_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="start the programs of a revision before a request arrives",
         examples=("activator load app", "activator load --for 1h app"),
     )
-    load_revision.add_argument("name", metavar="NAME")
+    load_revision.add_argument("name", metavar="NAME", help="the revision")
     load_revision.add_argument(
         "--for",
         dest="seconds",
@@ -126,7 +128,7 @@ def _add_program_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="stop the programs of a revision when they have finished their requests",
         examples=("activator unload app",),
     )
-    unload.add_argument("name", metavar="NAME")
+    unload.add_argument("name", metavar="NAME", help="the revision")
     _add_admin(unload)
     unload.set_defaults(handler=_unload_revision)
     restart = commands.add_parser(
@@ -134,7 +136,7 @@ def _add_program_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         help="replace the programs of a revision; the old ones finish their requests",
         examples=("activator restart app",),
     )
-    restart.add_argument("name", metavar="NAME")
+    restart.add_argument("name", metavar="NAME", help="the revision")
     _add_admin(restart)
     restart.set_defaults(handler=_restart_revision)
     drain_pod = commands.add_parser(
@@ -148,7 +150,7 @@ def _add_program_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         examples=("activator enable-pod app 10.0.0.7:8080",),
     )
     for pod_command, handler in ((drain_pod, _drain_pod), (enable_pod, _enable_pod)):
-        pod_command.add_argument("name", metavar="NAME")
+        pod_command.add_argument("name", metavar="NAME", help="the revision")
         pod_command.add_argument("pod", metavar="ADDRESS", help="as `activator status` shows it")
         _add_admin(pod_command)
         pod_command.set_defaults(handler=handler)
@@ -168,6 +170,12 @@ def _add_admin(command: argparse.ArgumentParser) -> None:
         help=f"the token of the admin port, file:/PATH or env:NAME (default: that of -c or {ADMIN_TOKEN})",
     )
     command.add_argument("-c", "--config", metavar="FILE", help="the configuration of the running program")
+
+
+def _seat(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text}: expected the number of a seat")
+    return int(text)
 
 
 def _count(text: str) -> int:
@@ -225,6 +233,7 @@ def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _status(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.admin.revision_names import require
     from activator.admin.status import console_of, table, watch, why
 
     ask_admin = _admin_of(options)
@@ -234,16 +243,18 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
     if options.watch and not options.json:
         from threading import Event
 
+        if options.name:
+            require(ask_admin, options.name)
         watch(lambda: ask_admin("GET", path), lambda: not Event().wait(1.0), console_of())
         return 0
     answer = ask_admin("GET", path)
     if options.name and not json.loads(answer)["revisions"]:
-        raise StartError(f"there is no revision {options.name}; `activator status` lists them")
+        require(ask_admin, options.name)
     if options.why is not None and not options.json:
         explained = why(answer, options.why)
         if explained is None:
-            raise StartError(f"there is no revision {options.why}; `activator status` lists them")
-        print(explained)
+            require(ask_admin, options.why)
+        print(explained or "")
         return 0
     print(answer.decode() if options.json else table(answer))
     return 0
@@ -252,22 +263,27 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
 def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
     from threading import Event
 
+    from activator.admin.client import RefusedError
     from activator.admin.program_logs import FOLLOW_INTERVAL_S, output
+    from activator.admin.revision_names import explain
 
     ask_admin = _admin_of(options)
 
     def goes_on() -> bool:
         return options.follow and not Event().wait(FOLLOW_INTERVAL_S)
 
-    for line in output(lambda path: ask_admin("GET", path), options.name, options.lines, goes_on):
-        print(line, flush=True)
+    try:
+        for line in output(lambda path: ask_admin("GET", path), options.name, options.lines, goes_on):
+            print(line, flush=True)
+    except RefusedError as error:
+        explain(ask_admin, options.name, error)
     return 0
 
 
 def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
     from threading import Event
 
-    from activator.admin.last_requests import FOLLOW_INTERVAL_S, follow, json_lines, report, table
+    from activator.admin.last_requests import FOLLOW_INTERVAL_S, RequestTable, follow, json_lines, report
 
     ask_admin = _admin_of(options)
     if options.capture is not None:
@@ -285,31 +301,49 @@ def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
     def ask(count: int) -> bytes:
         return ask_admin("GET", f"/debug/requests?n={count}{of_revision}")
 
+    if options.name:
+        _check_records(ask_admin, options.name, ask(1))
+
     def missed() -> None:
         print("some requests are not shown: there are more than can be asked for", file=sys.stderr)
 
-    for line in follow(ask, options.lines, goes_on, json_lines if options.json else table, missed):
+    render = json_lines if options.json else RequestTable(options.follow).lines
+    for line in follow(ask, options.lines, goes_on, render, missed):
         print(line, flush=True)
     return 0
 
 
+def _check_records(ask_admin: Callable[[str, str], bytes], name: str, answer: bytes) -> None:
+    """Report why `answer` has no request. Raises CommandError if the revision does not exist."""
+    from activator.admin.revision_names import require
+
+    found = json.loads(answer)
+    if found["requests"]:
+        return
+    require(ask_admin, name)
+    if found.get("recorded") == 0:
+        print(
+            f"{name} keeps no records of its requests; set `record: {{}}` for it, and reload the file", file=sys.stderr
+        )
+
+
 def _load_revision(options: argparse.Namespace, command: list[str] | None) -> int:
     query = "" if options.seconds is None else f"?for={quote(options.seconds)}"
-    return _post(options, f"/load/{quote(options.name)}{query}", f"loading {options.name}")
+    return _post_revision(options, f"/load/{quote(options.name)}{query}", f"loading {options.name}")
 
 
 def _unload_revision(options: argparse.Namespace, command: list[str] | None) -> int:
-    return _post(options, f"/unload/{quote(options.name)}", f"unloading {options.name}")
+    return _post_revision(options, f"/unload/{quote(options.name)}", f"unloading {options.name}")
 
 
 def _drain_pod(options: argparse.Namespace, command: list[str] | None) -> int:
     path = f"/drain-pod/{quote(options.name)}?pod={quote(options.pod, safe='')}"
-    return _post(options, path, f"{options.pod} of {options.name} gets no more requests")
+    return _post_revision(options, path, f"{options.pod} of {options.name} gets no more requests")
 
 
 def _enable_pod(options: argparse.Namespace, command: list[str] | None) -> int:
     path = f"/enable-pod/{quote(options.name)}?pod={quote(options.pod, safe='')}"
-    return _post(options, path, f"{options.pod} of {options.name} is in service again")
+    return _post_revision(options, path, f"{options.pod} of {options.name} is in service again")
 
 
 def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:
@@ -317,7 +351,7 @@ def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _restart_revision(options: argparse.Namespace, command: list[str] | None) -> int:
-    return _post(options, f"/restart/{quote(options.name)}", f"restarting {options.name}")
+    return _post_revision(options, f"/restart/{quote(options.name)}", f"restarting {options.name}")
 
 
 def _upgrade(options: argparse.Namespace, command: list[str] | None) -> int:
@@ -335,6 +369,17 @@ def _upgrade(options: argparse.Namespace, command: list[str] | None) -> int:
     former = f"version {done['former_version']}, process {done['former_process']}"
     print(f"version {done['version']} serves in process {done['process']}; {former} finishes its requests")
     return 0
+
+
+def _post_revision(options: argparse.Namespace, path: str, done: str) -> int:
+    """Send the request about the revision `options.name`, and print `done`."""
+    from activator.admin.client import RefusedError
+    from activator.admin.revision_names import explain
+
+    try:
+        return _post(options, path, done)
+    except RefusedError as error:
+        explain(_admin_of(options), options.name, error)
 
 
 def _post(options: argparse.Namespace, path: str, done: str) -> int:

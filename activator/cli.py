@@ -1,7 +1,7 @@
 """The command line: the commands, their exit codes, and one line for every mistake.
 
-Exit codes: 0 success, 1 an invalid configuration or a failed check, 2 wrong usage, 3 could not start, 4 the state
-worker kept failing.
+Exit codes: 0 success, 1 an invalid configuration, a failed check or a name that the running activator does not have,
+2 wrong usage, 3 could not start, 4 the state worker kept failing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from activator.config.model.programs import Process, Readiness
 from activator.config.model.revision import Revision
 from activator.config.model.telemetry import LOG_LEVELS
 from activator.config.specs import RevisionSpec
-from activator.runtime.errors import ConfigError, StartError, one_line
-from activator.starters import FILE, MANIFEST, SITUATIONS, file_for, starter
+from activator.file_commands import add_file_commands
+from activator.runtime.errors import CommandError, ConfigError, StartError, one_line
 from activator.telemetry.logs.app_log import AppLog
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ BIND_HOST = "ACTIVATOR_BIND_HOST"
 LOOPBACK = "127.0.0.1"
 UNITS = "/etc/systemd/system"
 SHELLS = ("bash", "zsh", "fish")
+NO_COMMAND = "add the program to start, as in `activator run -- python3 -m http.server {port}`"
 
 Loaded = tuple[Config, list[RevisionSpec]]
 
@@ -63,9 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
         for problem in error.problems:
             print(f"activator: {problem}", file=sys.stderr)
         return REFUSED
-    except StartError as error:
+    except (CommandError, StartError) as error:
         print(f"activator: {error}", file=sys.stderr)
-        return NOT_STARTED
+        return REFUSED if isinstance(error, CommandError) else NOT_STARTED
     except BrokenPipeError:
         return NOT_STARTED
     except KeyboardInterrupt:
@@ -94,8 +95,8 @@ def _parser() -> Parser:
             "activator run --listen unix:/run/app.sock --admin '' -- ./server --socket {socket}",
         ),
         usage="activator run [-c FILE]\n       activator run [--listen ADDRESS] [--admin ADDRESS] -- CMD ...",
-        description="Serve the revisions of a file, or one program that is started on the first request: "
-        "`{port}` in CMD and $PORT are its port; with `{socket}` in CMD it listens on that Unix socket.",
+        description="Serve the revisions of a file, or one program that is started on the first request.\n"
+        "`{port}` in CMD and $PORT are its port; with `{socket}` in CMD it listens on that\nUnix socket.",
     )
     run.add_argument("-c", "--config", metavar="FILE", help="configuration (default: activator.yaml)")
     run.add_argument(
@@ -108,43 +109,20 @@ def _parser() -> Parser:
     )
     run.add_argument("--log-level", choices=LOG_LEVELS, help="overrides `log:` in the file (default: info)")
     run.set_defaults(handler=_run)
-    demo = commands.add_parser("demo", help="show a guided tour: a program scales from zero to several copies and back")
+    demo = commands.add_parser(
+        "demo",
+        help="show a guided tour: a program scales from zero to several copies and back",
+        examples=("activator demo",),
+    )
     demo.set_defaults(handler=_demo)
-    init = commands.add_parser(
-        "init",
-        help="write a commented example file",
-        description="Write a commented example file for one of these situations:\n"
-        + "\n".join(f"  {name:10}{what}" for name, what in SITUATIONS.items()),
-        examples=("activator init program", "activator init models -o models.yaml", "activator init backends -o -"),
-    )
-    init.add_argument("situation", metavar="SITUATION", choices=tuple(SITUATIONS), help=", ".join(SITUATIONS))
-    init.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help=f"write to FILE (default: {FILE}, or {MANIFEST} for a cluster; `-` for standard output)",
-    )
-    init.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    init.set_defaults(handler=_init)
+    add_file_commands(commands)
     check = commands.add_parser(
         "check",
         help="validate a file and find its programs, or Activations in a manifest: exit 0, or 1 with every mistake",
         examples=("activator check activator.yaml", "activator check activation.yaml"),
     )
-    check.add_argument("file", metavar="FILE")
+    check.add_argument("file", metavar="FILE", help="a configuration, or a manifest of a cluster")
     check.set_defaults(handler=_check)
-    imported = commands.add_parser(
-        "import",
-        help="convert the configuration file of another program: llama-swap",
-        examples=("activator import llama-swap config.yaml > activator.yaml",),
-    )
-    imported.add_argument("program", metavar="PROGRAM", choices=("llama-swap",), help="llama-swap")
-    imported.add_argument("file", metavar="FILE")
-    imported.set_defaults(handler=_import)
-    schema = commands.add_parser(
-        "schema", help="print the JSON Schema of the file", examples=("activator schema > activator.schema.json",)
-    )
-    schema.set_defaults(handler=_schema)
     add_admin_commands(commands, _load)
     install = commands.add_parser(
         "install-service",
@@ -163,7 +141,7 @@ def _parser() -> Parser:
     )
     install.add_argument("--print", action="store_true", help="print the units without writing them")
     install.set_defaults(handler=_install_service)
-    version = commands.add_parser("version", help="print the version")
+    version = commands.add_parser("version", help="print the version", examples=("activator version",))
     version.set_defaults(handler=_version)
     completion = commands.add_parser(
         "completion",
@@ -176,8 +154,14 @@ def _parser() -> Parser:
     )
     completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
     completion.set_defaults(handler=_completion)
+    helping = commands.add_parser(
+        "help", help="show the help of a command", examples=("activator help", "activator help run")
+    )
+    topic = helping.add_argument("topic", metavar="COMMAND", nargs="?", help="the command (default: list all)")
+    topic.choices = tuple(commands.choices)
     for command in commands.choices.values():
         command.set_defaults(parser=command)
+    helping.set_defaults(handler=_help, about={None: parser, **commands.choices})
     return parser
 
 
@@ -190,7 +174,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
             print("activator: give either -c FILE or -- CMD, not both", file=sys.stderr)
             return USAGE
         if not command:
-            print("activator: no command after `--`", file=sys.stderr)
+            print(f"activator: no command after `--`: {NO_COMMAND}", file=sys.stderr)
             return USAGE
         problem = _settle_addresses(options)
         if problem:
@@ -389,7 +373,9 @@ def _check(options: argparse.Namespace, command: list[str] | None) -> int:
     if manifest is not None:
         if manifest.problems:
             raise ConfigError(manifest.problems)
-        print(f"{options.file}: fine, {manifest.activations} Activations, {manifest.others} other objects")
+        activations = f"{manifest.activations} Activation{'' if manifest.activations == 1 else 's'}"
+        others = f"{manifest.others} other object{'' if manifest.others == 1 else 's'}"
+        print(f"{options.file}: fine, {activations}, {others}")
         return 0
     _need_file(options.file, "`activator init` writes one")
     text = read_text(options.file)
@@ -415,23 +401,6 @@ def _manifest(path: str) -> Checked | None:
     return check_manifest(text, path, PolicyNames())
 
 
-def _import(options: argparse.Namespace, command: list[str] | None) -> int:
-    from activator.config.file import read_text
-    from activator.config.llama_swap import convert
-
-    print(convert(read_text(options.file), options.file, os.environ), end="")
-    return 0
-
-
-def _schema(options: argparse.Namespace, command: list[str] | None) -> int:
-    import json
-
-    from activator.config.file import schema
-
-    print(json.dumps(schema(), indent=2))
-    return 0
-
-
 def _demo(options: argparse.Namespace, command: list[str] | None) -> int:
     from activator.demo import run
 
@@ -452,24 +421,6 @@ def _install_service(options: argparse.Namespace, command: list[str] | None) -> 
     return 0
 
 
-def _init(options: argparse.Namespace, command: list[str] | None) -> int:
-    text = starter(options.situation)
-    if options.output == "-":
-        print(text, end="")
-        return 0
-    path = Path(file_for(options.situation) if options.output is None else options.output)
-    try:
-        with path.open("w" if options.force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise StartError(f"{path}: the file exists; replace it with --force, or name another with -o") from None
-    except OSError as error:
-        raise StartError(f"{path}: cannot be written: {error.strerror}") from None
-    following = "kubectl apply -f" if options.situation == "cluster" else "activator run -c"
-    print(f"wrote {path}; edit it, then: activator check {path} && {following} {path}")
-    return 0
-
-
 def _completion(options: argparse.Namespace, command: list[str] | None) -> int:
     import shtab
 
@@ -478,6 +429,11 @@ def _completion(options: argparse.Namespace, command: list[str] | None) -> int:
         if action.metavar == "FILE":
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, options.shell))
+    return 0
+
+
+def _help(options: argparse.Namespace, command: list[str] | None) -> int:
+    options.about[options.topic].print_help()
     return 0
 
 

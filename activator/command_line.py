@@ -16,6 +16,13 @@ _INVALID_CHOICE: Final = re.compile(
 )
 _UNKNOWN: Final = re.compile(r"unrecognized arguments: (?P<found>.*)")
 
+# What to use instead of a command that others have.
+_INSTEAD: Final = {
+    "reload": "`kill -HUP PID` makes an activator read its file again, and so does `activator upgrade --or-reload`",
+    "start": "`activator run` serves a file, `activator load NAME` starts the programs of a revision",
+    "stop": "`activator drain` ends an activator, `activator unload NAME` stops the programs of a revision",
+}
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that reports a mistake as one line with a correction. `examples`: command lines, shown by `--help`."""
@@ -34,6 +41,8 @@ class Parser(argparse.ArgumentParser):
         if choice is not None:
             found, known = choice["found"], re.findall(r"[\w-]+", choice["all"])
             what = choice["of"].lower() if choice["of"].isupper() else choice["of"]
+            if what == "command" and found in _INSTEAD:
+                return f'there is no command "{found}": {_INSTEAD[found]}'
             return f'there is no {what} "{found}"{_meant(found, known)} ({", ".join(known)})'
         unknown = _UNKNOWN.fullmatch(message)
         if unknown is not None:

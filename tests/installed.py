@@ -6,6 +6,7 @@ the standard library only, and imports nothing of the checkout.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -20,9 +21,17 @@ START_S: Final = 30.0
 DEMO_S: Final = 180.0
 
 
-def run(folder: Path, *words: str, timeout_s: float = 60.0) -> str:
+def run(folder: Path, *words: str, timeout_s: float = 60.0, **variables: str) -> str:
     """Run a command and return its output; it must end with exit code 0."""
-    done = subprocess.run([COMMAND, *words], cwd=folder, capture_output=True, check=False, text=True, timeout=timeout_s)
+    done = subprocess.run(
+        [COMMAND, *words],
+        cwd=folder,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **variables},
+    )
     if done.returncode != 0:
         raise SystemExit(f"activator {' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -30,9 +39,13 @@ def run(folder: Path, *words: str, timeout_s: float = 60.0) -> str:
 
 def check_files(folder: Path) -> None:
     """The files to begin with are written and valid; a mistake is found."""
-    for situation, name in (("program", "activator.yaml"), ("backends", "b.yaml"), ("cluster", "c.yaml")):
+    (folder / "llama-server").write_text("#!/bin/sh\n", "utf-8")
+    (folder / "llama-server").chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    for situation in ("program", "models", "backends", "cluster"):
+        name = f"{situation}.yaml"
         run(folder, "init", situation, "-o", name)
-        assert "fine" in run(folder, "check", name), name
+        assert "fine" in run(folder, "check", name, PATH=path), name
     (folder / "bad.yaml").write_text("listn: 127.0.0.1:1\n", "utf-8")
     done = subprocess.run(
         [COMMAND, "check", "bad.yaml"], check=False, cwd=folder, capture_output=True, text=True, timeout=60.0

@@ -16,7 +16,11 @@ ANSWER_S: Final = 5.0
 
 
 class RefusedError(StartError):
-    """The refusal of a command by the activator."""
+    """The refusal of a command by the activator, with the status of its response."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 def ask(admin: str, method: str, path: str, token: str = "", timeout_s: float = ANSWER_S) -> bytes:
@@ -35,7 +39,7 @@ def ask(admin: str, method: str, path: str, token: str = "", timeout_s: float = 
             body: bytes = answer.read()
             return body
     except urllib.error.HTTPError as error:
-        raise RefusedError(f"{url}: {_problem(error.read())}") from error
+        raise _refusal(url, error.code, error.read()) from error
     except (OSError, ValueError) as error:
         raise StartError(f"{url}: no activator answers there ({error}); name its admin port with --admin") from error
 
@@ -51,16 +55,16 @@ def _ask_over_unix(admin: str, method: str, path: str, headers: dict[str, str], 
     finally:
         connection.close()
     if answer.status >= 400:
-        raise RefusedError(f"{admin}{path}: {_problem(body)}")
+        raise _refusal(f"{admin}{path}", answer.status, body)
     return body
 
 
-def _problem(body: bytes) -> str:
-    """Return the message of a refusal in one line: its `problems`, if it is JSON, or its text."""
+def _refusal(url: str, status: int, body: bytes) -> RefusedError:
+    """Return the error of a refusal in one line: its `problems`, or its text with the URL if it is no JSON."""
     try:
-        return "; ".join(json.loads(body)["problems"])
+        return RefusedError("; ".join(json.loads(body)["problems"]), status)
     except (ValueError, KeyError, TypeError):
-        return body.decode("utf-8", "replace").strip()
+        return RefusedError(f"{url}: {body.decode('utf-8', 'replace').strip()}", status)
 
 
 class _UnixConnection(http.client.HTTPConnection):

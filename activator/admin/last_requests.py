@@ -21,6 +21,7 @@ _NOT_SHOWN: Final = frozenset(("number", "age_s"))
 FOLLOW_COUNT: Final = 500  # requests of one answer while following
 _ID: Final = re.compile(r"(\d{1,4})-([0-9a-f]{1,15})")
 _COLUMNS: Final = ("TIME", "ID", "REVISION", "REQUEST", "STATUS", "TOOK", "WAIT", "FIRST", "TOKENS", "USER", "POD")
+_WIDTHS_FOLLOWED: Final = (13, 6, 12, 24, 6, 7, 7, 7, 9, 8, 15)  # the least widths of the columns
 
 
 def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float) -> dict[str, Any]:
@@ -50,13 +51,26 @@ def place_of(text: str) -> tuple[int, int]:
     return (0, 0) if found is None else (int(found[1]), int(found[2], 16))
 
 
-def table(requests: list[dict[str, Any]], with_head: bool = True) -> Iterator[str]:
-    """Yield the lines of a table, of which all columns but the last are padded."""
-    rows = [list(_COLUMNS)] if with_head else []
-    rows += [_row(one) for one in requests]
-    widths = [max([len(row[place]) for row in rows], default=0) for place in range(len(_COLUMNS))]
-    for row in rows:
-        yield "  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=True)]).rstrip()
+class RequestTable:
+    """A table, of which all columns but the last are padded. Its first lines set the widths for the later ones.
+
+    `is_followed`: there may be later lines, whose cells may be longer.
+    """
+
+    def __init__(self, is_followed: bool) -> None:
+        self._widths: tuple[int, ...] = ()  # empty before the first lines
+        self._least = _WIDTHS_FOLLOWED if is_followed else (0,) * len(_COLUMNS)
+
+    def lines(self, requests: list[dict[str, Any]], with_head: bool = True) -> Iterator[str]:
+        """Yield the requests as lines."""
+        rows = [list(_COLUMNS)] if with_head else []
+        rows += [_row(one) for one in requests]
+        if not self._widths:
+            self._widths = tuple(
+                [max(least, *map(len, cells)) for least, *cells in zip(self._least, *rows, strict=True)]
+            )
+        for row in rows:
+            yield "  ".join([cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)]).rstrip()
 
 
 def json_lines(requests: list[dict[str, Any]], with_head: bool = True) -> Iterator[str]:

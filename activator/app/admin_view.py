@@ -12,7 +12,7 @@ from activator.app.handover.upgrades import Upgrades
 from activator.app.metrics_collector import MetricsCollector
 from activator.config.model.file import Config
 from activator.config.model.listeners import AdminListener
-from activator.control_plane.plane import ControlPlane
+from activator.control_plane.plane import NO_REVISION, ControlPlane
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.unix_sockets import UNIX_ADMIN_MODE, SocketAccess
@@ -140,7 +140,9 @@ class AdminView:
     async def last_requests(self, key: str, count: int) -> object:
         from activator.admin.last_requests import listed
 
-        return listed(await self._workers.inspection.last_requests(key, count), count, time.time())
+        made = listed(await self._workers.inspection.last_requests(key, count), count, time.time())
+        known = self._control.known(key)
+        return made if known is None else {**made, "recorded": known.record.spec.recorded_requests()}
 
     async def capture_of(self, worker: int, number: int) -> object:
         return await self._workers.inspection.capture_of(worker, number)
@@ -162,16 +164,20 @@ class AdminView:
         return None if found is None else found.after(after)
 
     def load(self, key: str, seconds: float | None) -> str:
-        return self._control.processes.load(key, seconds)
+        return self._refusal(key, self._control.processes.load(key, seconds))
 
     def unload(self, key: str) -> str:
-        return self._control.processes.unload(key)
+        return self._refusal(key, self._control.processes.unload(key))
 
     def set_aside(self, key: str, pod: str, is_aside: bool) -> str:
         return self._control.set_aside(key, pod, is_aside)
 
     def restart(self, key: str) -> str:
-        return self._control.processes.restart(key)
+        return self._refusal(key, self._control.processes.restart(key))
+
+    def _refusal(self, key: str, problem: str) -> str:
+        """Return the problem of a command about a revision; another one if there is no such revision."""
+        return NO_REVISION if problem and self._control.known(key) is None else problem
 
     def end_member(self, seat: int) -> str:
         membership = self._app.membership

@@ -55,6 +55,7 @@ from lb.rng import Rng
 
 START_SETTLE_S: Final = 10.0  # longest wait at the start until the file's revisions are applied
 PODS_NAMED_MAX: Final = 10  # in a message
+NO_REVISION: Final = "there is no such revision"  # the problem of a command about one
 SWEEP_INTERVAL_S: Final = 1.0  # between two checks of the age of what sources have reported
 SCALE_TICK_S: Final = 0.1  # between two checks which revisions need a scaling decision
 
@@ -199,7 +200,7 @@ class ControlPlane:
         """Take a pod, by address or identity, out of service, or put it back. Return a problem, or ""."""
         record = self.worker.model.revisions.get(key)
         if record is None:
-            return "there is no such revision"
+            return NO_REVISION
         if self.processes.supervisor.fleets.log_of(key) is not None:
             return "its pods are programs of this machine: use `restart` or `unload`"
         if not pod:

@@ -35,6 +35,10 @@ class StartError(ActivatorError):
     """The program could not start (a port in use, a file not readable)."""
 
 
+class CommandError(ActivatorError):
+    """A command was refused: the running activator has no object of this name."""
+
+
 class WireError(Exception):
     """A peer's bytes were refused. Raised by the codecs; `detail` is for the log."""
 

@@ -102,6 +102,8 @@ def bind(address: str, shared: bool = False, access: SocketAccess | None = None)
                 f"ports below {PRIVILEGED_BELOW} are root's; use another, such as {int(port) + 8000}, or let "
                 "`activator install-service` open it by systemd"
             )
+        elif error.errno == errno.EADDRNOTAVAIL:
+            hint = "this machine has no such address; `ip address` shows those it has"
         else:
             hint = os.strerror(error.errno or 0)
         raise StartError(f"cannot listen on {address}: {hint}") from error

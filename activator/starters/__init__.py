@@ -15,9 +15,10 @@ FILE: Final = "activator.yaml"
 MANIFEST: Final = "activation.yaml"  # what a cluster takes
 
 
-def starter(situation: str) -> str:
-    """Return the example file for `situation`, a key of SITUATIONS."""
-    return (Path(__file__).parent / f"{situation}.yaml").read_text("utf-8")
+def starter(situation: str, name: str = "") -> str:
+    """Return the example file for `situation`, a key of SITUATIONS, with comments for a file of this name."""
+    text = (Path(__file__).parent / f"{situation}.yaml").read_text("utf-8")
+    return text.replace(file_for(situation), name) if name else text
 
 
 def file_for(situation: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from activator.admin.last_requests import FOLLOW_COUNT, follow, json_lines, listed, place_of, report, table
+from activator.admin.last_requests import FOLLOW_COUNT, RequestTable, follow, json_lines, listed, place_of, report
 from activator.admin.server import AdminServer
 from activator.telemetry.history import HISTORY_DAY_INTERVAL_S
 from tests.admin.admin_server import served
@@ -127,13 +127,28 @@ def test_what_a_worker_has_forgotten() -> None:
     assert port.missed == 1, "6 was never shown; the next answer misses none"
 
 
+def test_later_lines_have_the_widths_of_the_first_ones() -> None:
+    first = of(record(1, target="/a-target-that-is-longer-than-most"), record(2, user="alice-the-second"))
+    firsts: list[list[dict[str, Any]]] = [[], first]
+    for shown in firsts:
+        table = RequestTable(is_followed=True)
+        head, *rows = table.lines(shown)
+        rows += table.lines(of(record(3, user="bob", duration_s=0.0001)), False)
+        rows += table.lines(of(record(4, duration_s=12.5, wait_s=0.1)), False)
+        starts = [head.index(title) for title in ("ID", "REVISION", "REQUEST", "STATUS", "TOOK", "WAIT", "USER", "POD")]
+        assert all(row[start - 1] == " " != row[start] for row in rows for start in starts), rows
+    assert list(RequestTable(is_followed=False).lines([])) == [
+        "TIME  ID  REVISION  REQUEST  STATUS  TOOK  WAIT  FIRST  TOKENS  USER  POD"
+    ]
+
+
 HOSTILE = "\x1b[2J\x9b31m\u202e\x07\r\x00"
 
 
 def test_nothing_controls_the_terminal() -> None:
     message = {"head": f"GET /{HOSTILE}\r\nX: {HOSTILE}", "body": f"a\tb\n--- response\n{HOSTILE}"}
     shown = list(report({"request": message, "response": message, "is_cut": True}))
-    shown += table(of(record(1, target=f"/{HOSTILE}", user=HOSTILE, reason=HOSTILE)))
+    shown += RequestTable(is_followed=False).lines(of(record(1, target=f"/{HOSTILE}", user=HOSTILE, reason=HOSTILE)))
     shown += json_lines(of(record(1, target=f"/{HOSTILE}")))
     for line in shown:
         assert line.replace("\t", "").isprintable(), line

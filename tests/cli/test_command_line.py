@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from activator.cli import SHELLS, main
+from activator.cli import SHELLS, _parser, main
+from activator.command_line import actions_of
 from activator.config.file import parse
 from activator.config.manifest import check_manifest
 from activator.starters import SITUATIONS, file_for, starter
 from lb.registry import names
 
 USAGE = 2
+HELP_COLUMNS = 90
 
 
 def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -32,6 +34,15 @@ def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
     ("words", "said"),
     [
         (["stauts"], 'activator: there is no command "stauts": did you mean "status"? ('),
+        (
+            ["reload"],
+            'activator: there is no command "reload": `kill -HUP PID` makes an activator read its file again, ',
+        ),
+        (
+            ["run", "--"],
+            "activator: no command after `--`: add the program to start, as in `activator run -- python3 -m",
+        ),
+        (["member-ended", "x"], "activator member-ended: argument SEAT: x: expected the number of a seat; "),
         (["xyzzy"], 'activator: there is no command "xyzzy" (run, demo, '),
         (["status", "--jsn"], 'activator status: unknown option "--jsn": did you mean "--json"?'),
         (["init", "modles"], 'activator init: there is no situation "modles": did you mean "models"?'),
@@ -62,15 +73,29 @@ def test_each_command_has_examples_that_its_parser_takes(capsys: pytest.CaptureF
     _, out, _ = typed(capsys, "--help")
     commands = re.findall(r"^    ([a-z-]+)", out, re.MULTILINE)
     assert {"run", "status", "init", "completion"} <= set(commands)
-    for command in set(commands) - {"demo", "version"}:
+    for command in commands:
         _, out, _ = typed(capsys, command, "--help")
         assert f"activator {command}" in out.partition("examples:")[2], command
+        assert max(map(len, out.splitlines())) <= HELP_COLUMNS, command
+        assert typed(capsys, "help", command) == (0, out, ""), command
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed(capsys, "help") == typed(capsys, "--help")
+    code, _, err = typed(capsys, "help", "stauts")
+    assert code == USAGE and err.startswith('activator help: there is no command "stauts": did you mean "status"? (')
+
+
+def test_every_argument_has_a_description() -> None:
+    parser = _parser()
+    assert [action.dest for action in actions_of(parser) if not action.help and action.metavar != "COMMAND"] == []
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_file_to_begin_with_is_valid_and_commented(situation: str) -> None:
     text = starter(situation)
     assert text.startswith("# ")
+    assert "docs/" not in text, "an installed activator has no docs"
     if situation == "cluster":
         found = check_manifest(text, "f.yaml", set(names()))
         assert found is not None and (found.problems, found.activations) == ([], 1)
@@ -96,8 +121,30 @@ def test_a_file_to_begin_with_replaces_no_other(
     assert Path("activator.yaml").read_text("utf-8") == starter("models")
     assert typed(capsys, "init", "backends", "-o", "-")[1] == starter("backends")
     assert typed(capsys, "init", "program", "-o", "")[0] == 3
+    _, out, _ = typed(capsys, "init", "program", "-o", "my site.yaml")
+    advice = "activator check 'my site.yaml' && activator run -c 'my site.yaml'\n"
+    assert out.endswith(f"wrote my site.yaml; edit it, then: {advice}")
+    assert f"#   {advice}" in Path("my site.yaml").read_text("utf-8")
+    assert "activator.yaml" not in Path("my site.yaml").read_text("utf-8")
     code, _, err = typed(capsys, "init", "program", "-o", "missing/f.yaml")
     assert (code, err) == (3, "activator: missing/f.yaml: cannot be written: No such file or directory\n")
+
+
+def test_the_models_are_valid_where_their_program_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, server = str(tmp_path / "f.yaml"), tmp_path / "llama-server"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert typed(capsys, "init", "models", "-o", path)[0] == 0
+    code, _, err = typed(capsys, "check", path)
+    assert code == 1 and "llama-server" in err
+    assert "The commands need llama-server of llama.cpp on the PATH" in Path(path).read_text("utf-8")
+    assert typed(capsys, "init", "cluster", "-o", path, "--force")[0] == 0
+    assert typed(capsys, "check", path) == (0, f"{path}: fine, 1 Activation, 0 other objects\n", "")
+    assert typed(capsys, "init", "models", "-o", path, "--force")[0] == 0
+    server.write_text("#!/bin/sh\n", "utf-8")
+    server.chmod(0o755)
+    assert typed(capsys, "check", path) == (0, f"{path}: fine, 2 revisions\n", "")
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -156,6 +156,12 @@ def test_a_port_that_may_not_be_used(tmp_path: Path) -> None:
     assert "192.0.2.1:80" in done.stderr
 
 
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    done = cli("run", "--listen", "192.0.2.1:8080", "--admin", "", "--", "true")
+    expected = "cannot listen on 192.0.2.1:8080: this machine has no such address; `ip address` shows those it has"
+    assert (done.returncode, expected in done.stderr) == (3, True), done.stderr
+
+
 def test_status(run_activator: RunActivator) -> None:
     with ScriptedPod(serve) as pod:
         revisions: list[dict[str, Any]] = [
@@ -188,8 +194,8 @@ def test_why_so_many_processes(run_activator: RunActivator) -> None:
         assert "at a target of 10 for each pod" in done.stdout
         assert "default/fixed: not scaled here" in done.stdout
         missing = cli("status", "--why", "other", *admin)
-        assert (missing.returncode, missing.stdout) == (3, "")
-        assert "there is no revision other" in missing.stderr
+        assert (missing.returncode, missing.stdout) == (1, "")
+        assert "there is no revision other; `activator status` lists them" in missing.stderr
         shown = activator.revisions()
         assert shown["app"]["scaling"]["changed"]["to"] == 1
         assert "scaling" not in shown["fixed"]
@@ -208,6 +214,32 @@ def test_a_program_that_cannot_start_is_still_told_when_nobody_asks_for_it(run_a
     assert "  the last run failed: the program exited with code 1: no model file\n" in why
     assert "the last run failed" in cli("status", *admin).stdout.replace("\n", " ").replace("  ", " ")
     assert json.loads(activator.ask("/debug/overview")[2])["revisions"][0]["state"] == "degraded"
+
+
+def test_a_revision_that_does_not_exist(run_activator: RunActivator) -> None:
+    activator = run_activator(configured([process_revision(SERVING)]))
+    pod = ["127.0.0.1:1"]
+    one = (["status"], ["status", "--why"], ["load"], ["unload"], ["restart"], ["logs"], ["requests"], ["drain-pod"])
+    for words in (*one, ["status", "--watch"], ["requests", "--json"], ["requests", "-f"], ["enable-pod"]):
+        typed = ["ap", *(pod if words[0].endswith("-pod") else [])]
+        done = cli(*words, *typed, "--admin", f"http://{activator.admin}")
+        expected = (1, "", "activator: there is no revision ap; did you mean app?\n")
+        assert (done.returncode, done.stdout, done.stderr) == expected, words
+    done = cli("load", "default/nobody", "--admin", f"http://{activator.admin}")
+    expected = (1, "", "activator: there is no revision default/nobody; `activator status` lists them\n")
+    assert (done.returncode, done.stdout, done.stderr) == expected
+
+
+def test_requests_of_a_revision_that_keeps_no_records(run_activator: RunActivator) -> None:
+    pods = {"hosts": ["*"], "pods": ["127.0.0.1:9"]}
+    recording = {"name": "b", **pods, "hosts": ["b.test"], "record": {}}
+    activator = run_activator(configured([{"name": "a", **pods}, recording]))
+    done = cli("requests", "a", "--admin", f"http://{activator.admin}")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "TIME")
+    assert done.stderr == "a keeps no records of its requests; set `record: {}` for it, and reload the file\n"
+    for words in (["b"], []):
+        done = cli("requests", *words, "--admin", f"http://{activator.admin}")
+        assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "TIME", "")
 
 
 def test_nobody_there_to_ask() -> None:

@@ -511,8 +511,8 @@ def test_output_carries_the_name_of_its_process_and_stays_readable(run_activator
     eventually(lambda: "to stdout" in logged() and "to stderr" in logged(), "both streams are there")
     assert {line.split(" ", 1)[1] for line in file.read_text().splitlines()} >= {"app#1 to stdout", "app#1 to stderr"}
     refused = cli("logs", "nobody", "--admin", activator.admin)
-    assert refused.returncode != 0
-    assert "there is no revision nobody with a local program" in refused.stderr
+    assert refused.returncode == 1
+    assert "there is no revision nobody; `activator status` lists them" in refused.stderr
 
 
 def test_who_follows_sees_the_next_process_too(run_activator: RunActivator) -> None:
@@ -759,4 +759,6 @@ def test_a_restart_fails_no_request(run_activator: RunActivator) -> None:
         assert {client.answer().body for client in slow} == {before}
     eventually(lambda: figures(activator)["processes"] == 1, "the former one is gone")
     done = cli("restart", "nobody", "--admin", f"http://{activator.admin}")
-    assert done.returncode == 3 and "it has no `process`" in done.stderr
+    assert done.returncode == 1 and "there is no revision nobody" in done.stderr
+    status, _, body = activator.command("/restart/nobody")
+    assert (status, b"nobody: there is no such revision" in body) == (409, True)

@@ -368,9 +368,15 @@ def test_a_program_that_listens_elsewhere_is_reported_while_it_starts(caplog: py
         port = process.unit.address.rpartition(":")[2]
         found = re.search(r"pid (\d+) listens on (\d+), not on (\d+): if that is its port", caplog.text)
         assert found is not None and (found[2], found[3]) == (other, port)
+        (shown,) = watched.supervisor.fleets.problems(KEY)
+        assert (
+            shown.endswith(f"or set `port: {other}`")
+            and f"{process.identity}: {shown.partition(': ')[2]}" in caplog.text
+        )
         await watched.until(watched.failures)
         assert f"listens on {other}, not on {port}" in watched.failures()[0]
-        assert caplog.text.count("if that is its port") == 1
+        assert f"or set `port: {other}`" in watched.failures()[0]
+        assert caplog.text.count(f"{process.identity}: pid ") == 1
         await watched.close()
 
     asyncio.run(scenario())

@@ -269,13 +269,16 @@ class ChildProcess(Unit):
                 return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
             self.address = self._place.address
         elif not await self._answered_in_time(interval_s, timeout_s):
-            elsewhere = "" if self._other_port is None else self._other_port.found
-            is_elsewhere = elsewhere and not listens(join_address(LOOPBACK_4, self._place.port))
-            where = f"; {elsewhere}" if is_elsewhere else ""
-            return f"the program did not answer on {self._place.shown} within {timeout_s:g} s{where}"
+            elsewhere = f"; {hint}" if (hint := self.hint()) else ""
+            return f"the program did not answer on {self._place.shown} within {timeout_s:g} s{elsewhere}"
         cause = await self._served_by_another()
         self._was_ready = not cause
         return cause
+
+    def hint(self) -> str:
+        if self._was_ready or self._other_port is None or not self._other_port.found:
+            return ""
+        return "" if listens(join_address(LOOPBACK_4, self._place.port)) else self._other_port.found
 
     async def _answered_in_time(self, interval_s: float, timeout_s: float) -> bool:
         other_port = self._other_port = OtherPort(self.identity, self._place.port, self._tree)

@@ -58,11 +58,17 @@ class Fleets:
         return 0 if fleet is None else len(fleet.running())
 
     def problems(self, key: str) -> list[str]:
-        """Return why the last program of the revision failed, unless its failure is shown or another works."""
+        """Return why a program of the revision does not get ready, and why the last one failed.
+
+        The latter is omitted if it is shown as the failure of the revision, or another program works.
+        """
         fleet = self.by_key.get(key)
-        if fleet is None or fleet.failure or not fleet.last_failure or fleet.ready():
+        if fleet is None:
             return []
-        return [f"the last run failed: {fleet.last_failure}"]
+        starting = [(one.identity, one.unit.hint()) for one in fleet.running() if not one.ready]
+        hints = [f"{identity}: {hint}" for identity, hint in starting if hint]
+        is_shown = fleet.failure or not fleet.last_failure or fleet.ready()
+        return hints[:1] + ([] if is_shown else [f"the last run failed: {fleet.last_failure}"])
 
     def is_ready(self, key: str) -> bool:
         """Return True if a process of the revision is ready."""

@@ -23,7 +23,7 @@ class OtherPort:
     """The search for a program that was given `port`; 0: it was given none."""
 
     def __init__(self, identity: str, port: int, tree: ProcessTree | None) -> None:
-        self.found = ""  # a sentence about the other port
+        self.found = ""  # a sentence about the other port, with the remedy
         self._identity = identity
         self._port = port
         self._tree = tree
@@ -44,10 +44,8 @@ class OtherPort:
                 return
             other = next(iter(found)) if len(found) == 1 else 0
             if other and other == before:
-                self.found = f"pid {found[other]} listens on {other}, not on {port}"
-                log.warning(
-                    "%s: %s: if that is its port, pass it `{port}` in the command or $PORT, or set `port: %d`",
-                    *(self._identity, self.found, other),
-                )
+                remedy = f"pass it `{{port}}` in the command or $PORT, or set `port: {other}`"
+                self.found = f"pid {found[other]} listens on {other}, not on {port}: if that is its port, {remedy}"
+                log.warning("%s: %s", self._identity, self.found)
                 return
             before = other

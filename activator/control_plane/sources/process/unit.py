@@ -63,6 +63,10 @@ class Unit(ABC):
     async def ready(self, timeout_s: float) -> str:
         """Wait until it is ready; return why it does not get ready, or an empty string."""
 
+    def hint(self) -> str:
+        """Return why it is probably not ready yet; empty if it is ready, or no cause is known."""
+        return ""
+
     @abstractmethod
     async def exited(self) -> None:
         """Return when it has ended, for whatever cause."""
