@@ -3,7 +3,7 @@
 Rules
   1. For each number of revisions the activator is started once; the runs follow each other.
   2. Memory is the Pss of all its processes; CPU is their process clocks over a period without any request, also to the
-     admin port, whose server is loaded with its first connection. Readiness is told as to systemd.
+     admin port, whose server is loaded with its first connection. Readiness is read from the socket for systemd.
   3. First requests go to randomly chosen revisions whose program does not run. All of them must be answered.
 """
 

@@ -209,7 +209,7 @@ class UsageEventRemoval:
         return written[0] if len(written) == 1 else b"".join(written)
 
     def _without_report(self, text: bytes) -> bytes | None:
-        """Return what is left of the event that ends with `text`, mostly nothing; None if it is not a report."""
+        """Return the event that ends with `text` without its report, mostly empty; None if it has none."""
         walk = self._walk
         if walk.state != ENDED or len(walk.kinds) != len(_OF_EVENT) or len(self._held) + len(text) > EVENT_BYTES_MAX:
             return None

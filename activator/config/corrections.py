@@ -1,4 +1,4 @@
-"""What to write instead of a key or a value that the file does not have, where it is clear what was meant."""
+"""Corrections of unknown keys and malformed values, if the intention is clear."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def check_effects(root: KeyPath, config: Config) -> None:
 
 
 def _check_listeners(at: KeyPath, listen: str | Listener | list[str | Listener]) -> None:
-    """Report listeners that exempt requests from keys that nobody requires."""
+    """Report listeners with `keys: false` in a file without keys."""
     each = at.each(listen) if isinstance(listen, list) else iter([(at, listen)])
     for place, one in each:
         if not isinstance(one, str) and not one.keys:

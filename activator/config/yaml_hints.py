@@ -1,4 +1,4 @@
-"""What to write instead of text that is not YAML, where the parser's own message does not say it.
+"""Corrections of text that is not YAML, in addition to the parser's own message.
 
 A hint shows no value but a word with a placeholder: any other may be a secret.
 """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-_PATHS: Final[dict[tuple[str, str], str]] = {}  # of entry points that were found, by group and name
+# The entry points that were found: `package.module:Class` by group and name.
+_PATHS: Final[dict[tuple[str, str], str]] = {}
 
 
 class PluginError(ValueError):

@@ -6,7 +6,7 @@ Rules
      Ollama; a single model is at `/v1/models/NAME`. If `strip_path` is set for a revision, all are below its path.
   3. Fields that the activator cannot know (size, family, digest) are present and empty, because clients require them.
   4. In the format of OpenAI each model has the `status` that llama.cpp's router reports: `loaded` if a pod is ready,
-     `loading`, `failed` or `unloaded`. Only this is made anew for each request.
+     `loading`, `failed` or `unloaded`. The rest of a response is made once.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def lists_of(revisions: Sequence[RevisionThrottler]) -> dict[bytes, ModelList]:
     return found
 
 
-_STATES: Final = (b"unloaded", b"failed", b"loading", b"loaded")  # of several revisions the last one counts
+# A model of several revisions has the last of their states in this order.
+_STATES: Final = (b"unloaded", b"failed", b"loading", b"loaded")
 
 
 def _state(revision: RevisionThrottler, now_s: float) -> bytes:
