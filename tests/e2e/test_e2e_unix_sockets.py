@@ -152,7 +152,7 @@ def test_a_program_on_a_socket_of_its_own_from_zero_and_what_is_left_of_it(
     runtime = tmp_path / "run"
     runtime.mkdir()
     command = [sys.executable, "-m", "uvicorn", "app:app", "--uds", "{socket}", "--log-level", "warning"]
-    revision = process_revision(command, idle="300ms", directory=str(tmp_path))
+    revision = process_revision(command, idle="1500ms", directory=str(tmp_path))
     activator = run_activator(config(tmp_path, [revision]), RUNTIME_DIRECTORY=str(runtime))
     assert ask(activator.address, request()).body == b"fine"
     (slot,) = activator.slots("app")
