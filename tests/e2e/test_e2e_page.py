@@ -231,6 +231,17 @@ def test_a_pod_is_drained_and_put_back(run_activator: RunActivator, page: Page) 
         expect(row.locator(".pods .pod.ready")).to_have_count(2)
 
 
+def test_red_is_for_what_failed_lately(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    failed = row_of(page, "talker").locator("[data-name=failed]")
+    patched(page, revision={"failed": 7, "recent_failures": 0})
+    expect(failed).to_have_text("7")
+    expect(failed).to_have_class("")
+    patched(page, revision={"failed": 8, "recent_failures": 1})
+    expect(failed).to_have_text("8")
+    expect(failed).to_have_class("bad")
+
+
 def test_unload_asks_where_requests_wait(serving: Activator, page: Page) -> None:
     opened(page, serving)
     patched(page, revision={"queued": 7})

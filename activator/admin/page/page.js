@@ -82,7 +82,7 @@ function update(row, now, since_s) {
   mark(row.why, 'why ' + (now.state === 'failed' ? 'bad' : 'busy'));
   const texts = [, , rate(now.rate), now.requests, now.failed, now.in_flight, now.queued, now.ready + ' / ' + now.pods];
   for (let number = 2; number < texts.length; number++) write(row.cells[number], texts[number]);
-  mark(row.cells[4], now.failed ? 'bad' : '');
+  mark(row.cells[4], now.recent_failures ? 'bad' : '');
   mark(row.cells[6], now.queued ? 'busy' : '');
 }
 function order() {
@@ -248,7 +248,7 @@ function draw_pods(row, box, pods) {
     for (const number in texts) if (!selects(shown.cells[number])) write(shown.cells[number], texts[number]);
     write(shown.mark, (aside ? 'drained' : one.state) + (one.state_age_s >= OLD_S ? ' for ' + lasting(one.state_age_s) : ''));
     mark(shown.mark, 'pod ' + (aside ? 'draining' : one.state));
-    mark(shown.cells[5], one.errors ? 'bad' : '');
+    mark(shown.cells[5], one.errors && row.data.recent_failures ? 'bad' : '');
     shown.button.hidden = row.data.program;  // `restart` and `unload` are for programs
     write(shown.button, word);
     shown.button.setAttribute('aria-label', word + ' ' + one.pod);
