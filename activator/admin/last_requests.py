@@ -23,8 +23,8 @@ _ID: Final = re.compile(r"(\d{1,4})-([0-9a-f]{1,15})")
 _COLUMNS: Final = ("TIME", "ID", "REVISION", "REQUEST", "STATUS", "TOOK", "WAIT", "FIRST", "TOKENS", "USER", "POD")
 
 
-def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float) -> dict[str, Any]:
-    """Return the response to `GET /debug/requests`: the last `count` of all workers, the newest first.
+def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float, is_slowest: bool = False) -> dict[str, Any]:
+    """Return the response to `GET /debug/requests`: the last `count` of all workers, the newest or slowest first.
 
     `answers`: as `Inspection.last_requests` returns them. `wall_s`: seconds since 1970.
     """
@@ -33,7 +33,7 @@ def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float) -> dic
         for place, answer in answers.items()
         for record in answer["records"]
     ]
-    records.sort(key=lambda one: one[0], reverse=True)
+    records.sort(key=lambda one: one[2]["duration_s"] if is_slowest else one[0], reverse=True)
     evicted = {str(place): answer["evicted"] for place, answer in answers.items()}
     return {"requests": [_listed(*one) for one in records[:count]], "evicted": evicted}
 

@@ -78,6 +78,7 @@ def row(
     pods = one.table.pods
     attention = _attention(one, known)
     state = _state(one, known, attention)
+    record = spec.filters.record
     server_errors = sum(count for code, count in one.responses.items() if code >= 500)
     return {
         "key": one.key,
@@ -95,6 +96,7 @@ def row(
         "container_concurrency": spec.container_concurrency,
         "policy": one.policy,
         "program": known.has_program,
+        "recorded": 0 if record is None else record.requests,
         "cold": {}
         if one.traffic is None
         else {phase: distribution_figures(d) for phase, d in one.traffic.cold.items()},

@@ -139,10 +139,11 @@ class AdminView:
         statistics = self._workers.revision_statistics()
         return slices(statistics, self._control.known, history.state_age_s, history.recent_failures, head)
 
-    async def last_requests(self, key: str, count: int) -> object:
+    async def last_requests(self, key: str, count: int, searched: int) -> object:
         from activator.admin.last_requests import listed
 
-        return listed(await self._workers.inspection.last_requests(key, count), count, time.time())
+        answers = await self._workers.inspection.last_requests(key, searched or count)
+        return listed(answers, count, time.time(), searched > 0)
 
     async def capture_of(self, worker: int, number: int) -> object:
         return await self._workers.inspection.capture_of(worker, number)
