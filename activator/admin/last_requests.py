@@ -20,7 +20,20 @@ FOLLOW_INTERVAL_S: Final = 1.0
 _NOT_SHOWN: Final = frozenset(("number", "age_s"))
 FOLLOW_COUNT: Final = 500  # requests of one answer while following
 _ID: Final = re.compile(r"(\d{1,4})-([0-9a-f]{1,15})")
-_COLUMNS: Final = ("TIME", "ID", "REVISION", "REQUEST", "STATUS", "TOOK", "WAIT", "FIRST", "TOKENS", "USER", "POD")
+_COLUMNS: Final = (
+    "TIME",
+    "ID",
+    "REVISION",
+    "REQUEST",
+    "STATUS",
+    "TOOK",
+    "WAIT",
+    "FIRST",
+    "TOKENS",
+    "TOKENS/S",
+    "USER",
+    "POD",
+)
 
 
 def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float, is_slowest: bool = False) -> dict[str, Any]:
@@ -126,6 +139,7 @@ def _row(one: dict[str, Any]) -> list[str]:
         _duration(one.get("wait_s")),
         _duration(one.get("first_token_s", one.get("first_byte_s"))),
         "-" if tokens is None else f"{tokens['prompt']}+{tokens['completion']}",
+        _per_second(one.get("output_token_s")),
         one.get("user", "-"),
         one.get("pod", "-"),
     )
@@ -136,6 +150,10 @@ def _duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds * 1000.0:.1f}ms" if seconds < 1.0 else f"{seconds:.2f}s"
+
+
+def _per_second(token_s: float | None) -> str:
+    return f"{1.0 / token_s:.3g}" if token_s else "-"
 
 
 def _printable(text: str) -> str:

@@ -140,6 +140,13 @@ def test_what_a_worker_has_forgotten() -> None:
 HOSTILE = "\x1b[2J\x9b31m\u202e\x07\r\x00"
 
 
+def test_the_tokens_per_second_of_a_stream() -> None:
+    tokens = {"prompt": 12, "completion": 5, "cached": 0}
+    head, *rows = table(of(record(1, tokens=tokens, output_token_s=0.0123), record(2, 1.0, tokens=tokens)))
+    assert head.split()[8:10] == ["TOKENS", "TOKENS/S"]
+    assert [row.split()[-4:-2] for row in rows] == [["12+5", "81.3"], ["12+5", "-"]]
+
+
 def test_nothing_controls_the_terminal() -> None:
     message = {"head": f"GET /{HOSTILE}\r\nX: {HOSTILE}", "body": f"a\tb\n--- response\n{HOSTILE}"}
     shown = list(report({"request": message, "response": message, "is_cut": True}))

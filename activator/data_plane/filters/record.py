@@ -28,7 +28,7 @@ from activator.runtime.clock import Now
 
 TARGET_BYTES_MAX: Final = 256  # longer targets are truncated in records
 METHOD_BYTES_MAX: Final = 32
-LINE_BYTES_READ: Final = 32  # of a line of an event stream: whether it is data, and `[DONE]`
+LINE_BYTES_READ: Final = 32  # the beginning of a line shows whether it has data, or `[DONE]`
 
 _EVENT_STREAM: Final = b"text/event-stream"
 _DONE: Final = b"[DONE]"
