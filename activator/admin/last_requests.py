@@ -20,12 +20,26 @@ FOLLOW_INTERVAL_S: Final = 1.0
 _NOT_SHOWN: Final = frozenset(("number", "age_s"))
 FOLLOW_COUNT: Final = 500  # requests of one answer while following
 _ID: Final = re.compile(r"(\d{1,4})-([0-9a-f]{1,15})")
-_COLUMNS: Final = ("TIME", "ID", "REVISION", "REQUEST", "STATUS", "TOOK", "WAIT", "FIRST", "TOKENS", "USER", "POD")
-_WIDTHS_FOLLOWED: Final = (13, 6, 12, 24, 6, 7, 7, 7, 9, 8, 15)  # the least widths of the columns
+_WIDTHS: Final = {  # the columns, and their least widths while following
+    "TIME": 13,
+    "ID": 6,
+    "REVISION": 12,
+    "REQUEST": 24,
+    "STATUS": 6,
+    "TOOK": 7,
+    "WAIT": 7,
+    "FIRST": 7,
+    "TOKENS": 9,
+    "TOKENS/S": 8,
+    "USER": 8,
+    "POD": 15,
+}
+_COLUMNS: Final = tuple(_WIDTHS)
+_WIDTHS_FOLLOWED: Final = tuple(_WIDTHS.values())
 
 
-def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float) -> dict[str, Any]:
-    """Return the response to `GET /debug/requests`: the last `count` of all workers, the newest first.
+def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float, is_slowest: bool = False) -> dict[str, Any]:
+    """Return the response to `GET /debug/requests`: the last `count` of all workers, the newest or slowest first.
 
     `answers`: as `Inspection.last_requests` returns them. `wall_s`: seconds since 1970.
     """
@@ -34,7 +48,7 @@ def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float) -> dic
         for place, answer in answers.items()
         for record in answer["records"]
     ]
-    records.sort(key=lambda one: one[0], reverse=True)
+    records.sort(key=lambda one: one[2]["duration_s"] if is_slowest else one[0], reverse=True)
     evicted = {str(place): answer["evicted"] for place, answer in answers.items()}
     return {"requests": [_listed(*one) for one in records[:count]], "evicted": evicted}
 
@@ -140,6 +154,7 @@ def _row(one: dict[str, Any]) -> list[str]:
         _duration(one.get("wait_s")),
         _duration(one.get("first_token_s", one.get("first_byte_s"))),
         "-" if tokens is None else f"{tokens['prompt']}+{tokens['completion']}",
+        _per_second(one.get("output_token_s")),
         one.get("user", "-"),
         one.get("pod", "-"),
     )
@@ -150,6 +165,10 @@ def _duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds * 1000.0:.1f}ms" if seconds < 1.0 else f"{seconds:.2f}s"
+
+
+def _per_second(token_s: float | None) -> str:
+    return f"{1.0 / token_s:.3g}" if token_s else "-"
 
 
 def _printable(text: str) -> str:

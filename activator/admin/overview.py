@@ -47,11 +47,13 @@ def slices(
     statistics: Iterable[RevisionStatistics],
     known: Callable[[str], Known | None],
     age_s: Callable[[str, str], float],
+    recent_failures: Callable[[RevisionStatistics], int],
     head: dict[str, Any],
 ) -> Iterator[bytes]:
     """Yield the response in slices: an object with the items of `head`, and `revisions`.
 
-    `age_s(key, state)` returns for how long a revision has had its state.
+    `age_s(key, state)` returns for how long a revision has had its state, `recent_failures` how many of its requests
+    failed in the last minutes.
     """
     yield msgspec.json.encode(head)[:-1] + b',"revisions":['
     rows: list[bytes] = []
@@ -60,7 +62,7 @@ def slices(
         found = known(one.key)
         if one.dropped or found is None:
             continue
-        rows.append(separator + msgspec.json.encode(row(one, found, age_s)))
+        rows.append(separator + msgspec.json.encode(row(one, found, age_s, recent_failures(one))))
         separator = b","
         if len(rows) == ROWS_IN_A_SLICE:
             yield b"".join(rows)
@@ -68,12 +70,15 @@ def slices(
     yield b"".join(rows) + b"]}"
 
 
-def row(one: RevisionStatistics, known: Known, age_s: Callable[[str, str], float]) -> dict[str, Any]:
+def row(
+    one: RevisionStatistics, known: Known, age_s: Callable[[str, str], float], recent_failures: int
+) -> dict[str, Any]:
     """Return the row of one revision as plain data."""
     spec = known.record.spec
     pods = one.table.pods
     attention = _attention(one, known)
     state = _state(one, known, attention)
+    record = spec.filters.record
     server_errors = sum(count for code, count in one.responses.items() if code >= 500)
     return {
         "key": one.key,
@@ -83,6 +88,7 @@ def row(one: RevisionStatistics, known: Known, age_s: Callable[[str, str], float
         "attention": attention,
         "requests": one.requests_total,
         "failed": sum(one.failures.values()) + server_errors,
+        "recent_failures": recent_failures,
         "in_flight": one.table.in_flight,
         "queued": one.queued,
         "ready": pods[READY] + pods[RECOVERING],
@@ -90,6 +96,7 @@ def row(one: RevisionStatistics, known: Known, age_s: Callable[[str, str], float
         "container_concurrency": spec.container_concurrency,
         "policy": one.policy,
         "program": known.has_program,
+        "recorded": 0 if record is None else record.requests,
         "cold": {}
         if one.traffic is None
         else {phase: distribution_figures(d) for phase, d in one.traffic.cold.items()},

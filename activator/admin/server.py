@@ -41,6 +41,7 @@ PROFILE_SECONDS: Final = 5.0  # the default duration of a profile
 PROFILE_SECONDS_MAX: Final = 60.0
 REQUESTS_SHOWN: Final = 100  # the default number of last requests
 REQUESTS_SHOWN_MAX: Final = 1_000
+REQUEST_ORDERS: Final = ("newest", "slowest")
 LINE_NUMBER_DIGITS_MAX: Final = 15
 HISTORY_RANGES: Final = ("hour", "day")
 HISTORY_KEYS_MAX: Final = 100  # revisions that one request may name
@@ -57,7 +58,7 @@ GET  /metrics          Prometheus
 GET  /debug/revisions  revisions, queues, slots; ?revision=NAMESPACE/NAME: one of them
 GET  /debug/overview   one row for each revision
 GET  /debug/history    samples of the last hour; ?range=day; ?revision=NAMESPACE/NAME (repeatable) selects revisions
-GET  /debug/requests   the last requests; ?revision=NAME, ?n=COUNT
+GET  /debug/requests   the last requests; ?revision=NAME, ?n=COUNT, ?order=slowest
 GET  /debug/requests/ID   what one of them sent and received
 GET  /debug/config     the configuration in effect
 GET  /debug/members    the group of replicas, as this one sees it
@@ -112,8 +113,11 @@ class AdminBackend(Protocol):
         """Return the response to `GET /debug/overview`, as slices rendered on demand."""
         ...
 
-    async def last_requests(self, key: str, count: int) -> object:
-        """Return the last requests of a revision, or of all if `key` is empty, as plain data, the newest first."""
+    async def last_requests(self, key: str, count: int, searched: int) -> object:
+        """Return the last requests of a revision, or of all if `key` is empty, as plain data, the newest first.
+
+        With `searched`, return the slowest of so many instead, the slowest first.
+        """
         ...
 
     async def capture_of(self, worker: int, number: int) -> object:
@@ -304,7 +308,11 @@ class AdminServer:
         name, count = request.query.get("revision", ""), request.query.get("n", str(REQUESTS_SHOWN))
         if not (count.isascii() and count.isdigit() and 0 < int(count[:5]) <= REQUESTS_SHOWN_MAX and len(count) <= 4):
             return _json({"problems": [f"n: a number from 1 to {REQUESTS_SHOWN_MAX}"]}, status=400)
-        return _json(await self._inside.last_requests(key_of(name) if name else "", int(count)))
+        order = request.query.get("order", REQUEST_ORDERS[0])
+        if order not in REQUEST_ORDERS:
+            return _json({"problems": [f"order: one of {', '.join(REQUEST_ORDERS)}"]}, status=400)
+        searched = 0 if order == REQUEST_ORDERS[0] else REQUESTS_SHOWN_MAX
+        return _json(await self._inside.last_requests(key_of(name) if name else "", int(count), searched))
 
     async def _request(self, request: web.Request) -> web.Response:
         worker, number = place_of(request.match_info["id"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from activator.control_plane.snapshot import SET_ASIDE
 from activator.messages import DataPlaneStatistics
 from lb.tracker import PENDING, QUARANTINED, RECOVERING, STATE_NAMES
 
@@ -42,7 +43,9 @@ def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
         pod = one["pod"]
         slot = {**_slot(one, reasons.get(pod)), "state_age_s": ages_s.get(pod)}
         slots.append({**slot, "zone": zones[pod]} if pod in zones else slot)
-    made = {**shown, "slots": slots, "without_slot": known.get("without_slot", [])}
+    placed = {(one["pod"], one["address"]) for one in slots}  # a drained pod keeps its slot while it has requests
+    without_slot = [one for one in known.get("without_slot", []) if (one["pod"], one["address"]) not in placed]
+    made = {**shown, "slots": slots, "without_slot": without_slot}
     if known.get("problems"):
         made["problems"] = known["problems"]
     if known.get("processes") is not None:
@@ -57,11 +60,12 @@ def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slot(slot: dict[str, Any], known: dict[str, str] | None) -> dict[str, Any]:
-    """Add the reason why the pod does not answer, is in quarantine, or is on trial.
+    """Add the reason why the pod does not answer, is in quarantine, on trial, or out of service.
 
     The reason is omitted if the control plane's record is of the same pod at another address.
     """
     reason = ""
-    if known is not None and known["address"] == slot["address"] and slot["state"] in _WITH_REASON:
-        reason = known["reason"]
+    if known is not None and known["address"] == slot["address"]:
+        is_shown = slot["state"] in _WITH_REASON or known["reason"] == SET_ASIDE
+        reason = known["reason"] if is_shown else ""
     return {**slot, "reason": reason}

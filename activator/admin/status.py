@@ -206,6 +206,7 @@ def _slots(slots: list[dict[str, Any]], without_slot: list[dict[str, Any]]) -> T
         "address",
         *(["zone"] if has_zones else []),
         "state",
+        "changed",
         "in flight",
         "limit",
         "responses",
@@ -220,7 +221,11 @@ def _slots(slots: list[dict[str, Any]], without_slot: list[dict[str, Any]]) -> T
         names = [pod["pod"], pod["address"]] if is_named else [pod["address"]]
         if has_zones:
             names.append(pod.get("zone", "-"))
+        age_s = pod.get("state_age_s")
+        changed = "-" if age_s is None else _ago(age_s)
         in_flight = str(pod["in_flight"]) if has_slot else "-"
         figures = [str(pod.get("responses", "-")), str(pod.get("errors", "-")), _first_byte(pod)]
-        shown.add_row(str(pod.get("slot", "-")), *names, pod["state"], in_flight, limit, *figures, pod["reason"])
+        shown.add_row(
+            str(pod.get("slot", "-")), *names, pod["state"], changed, in_flight, limit, *figures, pod["reason"]
+        )
     return shown

@@ -135,12 +135,15 @@ class AdminView:
         if self._app.last_reload is not None:
             at_s, problems = self._app.last_reload
             head["reload"] = {"age_s": round(self._app.now() - at_s, 1), "problems": problems}
-        return slices(self._workers.revision_statistics(), self._control.known, self._app.history.state_age_s, head)
+        history = self._app.history
+        statistics = self._workers.revision_statistics()
+        return slices(statistics, self._control.known, history.state_age_s, history.recent_failures, head)
 
-    async def last_requests(self, key: str, count: int) -> object:
+    async def last_requests(self, key: str, count: int, searched: int) -> object:
         from activator.admin.last_requests import listed
 
-        made = listed(await self._workers.inspection.last_requests(key, count), count, time.time())
+        answers = await self._workers.inspection.last_requests(key, searched or count)
+        made = listed(answers, count, time.time(), searched > 0)
         known = self._control.known(key)
         return made if known is None else {**made, "recorded": known.record.spec.recorded_requests()}
 

@@ -117,7 +117,7 @@ def _pods(record: RevisionRecord, failing: dict[str, Failing], now_s: float) -> 
             reason = NO_SLOT
         if reason:
             shown = {"pod": pod.identity, "address": pod.address, "state": STATE_NAMES[state], "reason": reason}
-            without_slot.append(shown)
+            without_slot.append({**shown, "state_age_s": ages_s[pod.identity]})
     return {"reasons": reasons, "ages_s": ages_s, "zones": zones, "without_slot": without_slot}
 
 

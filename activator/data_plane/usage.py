@@ -13,7 +13,7 @@ class Usage:
 
     def __init__(self) -> None:
         self.tokens: TokenCounts | None = None
-        self.events: int = 0  # events of the stream, including comments
+        self.events: int = 0  # events of the stream with data other than `[DONE]`; at least 1 after any
         self.first_event_s: float = 0.0
         self.last_event_s: float = 0.0
 

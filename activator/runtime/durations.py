@@ -1,4 +1,4 @@
-"""Parsing of durations in the file and in request headers: `300ms`, `5s`, `2m`, `1h`, or plain seconds."""
+"""Durations: as they are read (`300ms`, `5s`, `2m`, `1h`, or plain seconds), and as log lines show them."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def parse_seconds(text: str) -> float | None:
         return None
     seconds = float(match[1]) * _SECONDS[match[2] or "s"]
     return seconds if math.isfinite(seconds) else None
+
+
+def lasting(seconds: float) -> str:
+    """Format a duration for a log line: `0.2 s`, `45 s`, `5 m`, `2 h`."""
+    if seconds < 10.0:
+        return f"{seconds:.2g} s"
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60.0:.0f} m" if seconds < 7_200.0 else f"{seconds / 3_600.0:.0f} h"

@@ -180,6 +180,9 @@ class Reason(Enum):
 
 _BY_WORD: Final[dict[str, Reason]] = {reason.value: reason for reason in Reason}
 
+# The words of reasons that are the client's own, its departure included: they are no trouble of the revision.
+CLIENTS_OWN: Final = frozenset([reason.value for reason in Reason if reason.status < 500])
+
 
 def reason_named(word: str) -> Reason:
     """Return the reason that users see as `word`. Raises KeyError."""

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from activator.messages import RevisionStatistics
 from activator.runtime.clock import Now
 from activator.runtime.distribution import Distribution
+from activator.runtime.reasons import CLIENTS_OWN
 from activator.runtime.tasks import pause
 from lb.tracker import READY
 
@@ -29,6 +30,7 @@ HISTORY_SPAN_S: Final = 3_600.0
 HISTORY_DAY_INTERVAL_S: Final = 300.0  # the same for samples of the day
 HISTORY_DAY_S: Final = 86_400.0
 HISTORY_REVISIONS_MAX: Final = 500  # some 20 KiB each
+RECENT_S: Final = 300.0  # failures need attention for this time
 SAMPLING_SHARE_MAX: Final = 0.002  # the largest share of the loop's time
 SAMPLING_TURN_S: Final = 0.001
 
@@ -41,12 +43,15 @@ class Sample(NamedTuple):
     """The activity of one revision between two readings, and its state at the second."""
 
     rate: float  # requests that began, per second
-    failures: float  # requests that ended with a status of 500 or more, from a pod or from us, per second
+    failures: float  # as counted by `failures`, per second
     p50_s: float  # the median duration of requests that ended; NaN if there were none
     p99_s: float
     queued: int
     in_flight: int
     ready: int  # pods
+
+
+_FAILURES: Final = Sample._fields.index("failures")
 
 
 class _Before(NamedTuple):
@@ -75,6 +80,16 @@ class _Samples:
         self.times_s.append(now_s)
         for column, value in zip(self._columns, sample, strict=True):
             column.append(value)
+
+    def failures_since(self, since_s: float) -> float:
+        """Return how many requests failed in the samples that were taken after this time."""
+        times_s, rates, found = self.times_s, self._columns[_FAILURES], 0.0
+        for place in range(len(times_s) - 1, -1, -1):
+            if times_s[place] <= since_s:
+                break
+            before_s = times_s[place - 1] if place else times_s[0] - HISTORY_INTERVAL_S
+            found += rates[place] * (times_s[place] - before_s)
+        return found
 
     def shown(self, now_s: float, span_s: float) -> dict[str, list[float | None]]:
         """Return the samples of the last `span_s` as plain data: a list of their ages, and a list for each figure."""
@@ -162,14 +177,23 @@ class History:
         before, now_s = self._before.get(key), self._now()
         return now_s - before.since_s if before is not None and before.state == state else 0.0
 
+    def recent_failures(self, one: RevisionStatistics) -> int:
+        """Return how many requests of a revision failed in the last `RECENT_S`, to HISTORY_INTERVAL_S."""
+        failed = failures(one)
+        before, series = self._before.get(one.key), self._series.get(one.key)
+        if not failed or before is None or before.incarnation != one.incarnation:
+            return failed
+        sampled = 0.0 if series is None else series.hour.failures_since(self._now() - RECENT_S)
+        return failed - before.failures + round(sampled)
+
     def _take(self, one: RevisionStatistics, passed_s: float) -> _Before:
         before = self._before.get(one.key)
         duration = None if one.traffic is None else one.traffic.duration
-        failures = sum(one.failures.values()) + sum(count for code, count in one.responses.items() if code >= 500)
+        failed = failures(one)
         buckets = () if duration is None else duration.buckets
         state = self._state(one)
         since_s = self._read_s if before is None or before.state != state else before.since_s
-        now = _Before(one.incarnation, one.requests_total, failures, buckets, state, since_s)
+        now = _Before(one.incarnation, one.requests_total, failed, buckets, state, since_s)
         if before is None or before.incarnation != one.incarnation:
             before = _Before(one.incarnation, 0, 0, (), "", 0.0)
         ready = one.table.pods[READY]
@@ -182,9 +206,15 @@ class History:
             self._series.move_to_end(one.key)
         if series is not None and not isnan(passed_s):
             p50_s, p99_s = quantiles(between(before.buckets, buckets), (0.5, 0.99))
-            rates = ((now.requests - before.requests) / passed_s, (failures - before.failures) / passed_s)
+            rates = ((now.requests - before.requests) / passed_s, (failed - before.failures) / passed_s)
             series.add(self._read_s, Sample(*rates, p50_s, p99_s, one.queued, one.table.in_flight, ready))
         return now
+
+
+def failures(one: RevisionStatistics) -> int:
+    """Return how many requests failed: their pod responded with 500 or more, or the reason is not the client's own."""
+    refused = sum(count for word, count in one.failures.items() if word not in CLIENTS_OWN)
+    return refused + sum(count for code, count in one.responses.items() if code >= 500)
 
 
 def summary(samples: Sequence[Sample]) -> Sample:

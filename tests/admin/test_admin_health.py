@@ -59,7 +59,7 @@ class Inside:
     def timelines(self) -> object:
         return {"gpu0": []}
 
-    async def last_requests(self, key: str, count: int) -> object:
+    async def last_requests(self, key: str, count: int, searched: int) -> object:
         return {"requests": [{"of": key, "count": count}]}
 
     async def capture_of(self, worker: int, number: int) -> object:

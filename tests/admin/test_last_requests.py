@@ -37,6 +37,14 @@ def test_each_worker_has_its_own_clock() -> None:
     assert len(listed(answers, 1, 5.0)["requests"]) == 1
 
 
+def test_the_slowest_are_those_of_all_workers() -> None:
+    answers = {
+        place: {"records": [record(one, duration_s=place + one) for one in (1, 5, 3)], "evicted": 0} for place in (0, 1)
+    }
+    found = listed(answers, 3, 0.0, is_slowest=True)["requests"]
+    assert [one["id"] for one in found] == ["1-5", "0-5", "1-3"]
+
+
 def test_what_the_admin_port_lists() -> None:
     made = record(255, 1.5, tokens={"prompt": 1, "completion": 2, "cached": 0})
     (one,) = listed({3: {"records": [made], "evicted": 0}}, 10, 1_000.0)["requests"]
@@ -55,6 +63,8 @@ def test_what_is_no_id(text: str) -> None:
     [
         ("/debug/requests", 200),
         ("/debug/requests?n=1000&revision=llama", 200),
+        *((f"/debug/requests?order={good}", 200) for good in ("newest", "slowest")),
+        ("/debug/requests?order=size", 400),
         *((f"/debug/requests?n={bad}", 400) for bad in ("0", "1001", "x", "-1", "1.5", "99999999999999999999", "")),
         ("/debug/requests/0-7", 200),
         *((f"/debug/requests/{bad}", 404) for bad in ("0-8", "x", "0-0")),
@@ -138,11 +148,19 @@ def test_later_lines_have_the_widths_of_the_first_ones() -> None:
         starts = [head.index(title) for title in ("ID", "REVISION", "REQUEST", "STATUS", "TOOK", "WAIT", "USER", "POD")]
         assert all(row[start - 1] == " " != row[start] for row in rows for start in starts), rows
     assert list(RequestTable(is_followed=False).lines([])) == [
-        "TIME  ID  REVISION  REQUEST  STATUS  TOOK  WAIT  FIRST  TOKENS  USER  POD"
+        "TIME  ID  REVISION  REQUEST  STATUS  TOOK  WAIT  FIRST  TOKENS  TOKENS/S  USER  POD"
     ]
 
 
 HOSTILE = "\x1b[2J\x9b31m\u202e\x07\r\x00"
+
+
+def test_the_tokens_per_second_of_a_stream() -> None:
+    tokens = {"prompt": 12, "completion": 5, "cached": 0}
+    shown = of(record(1, tokens=tokens, output_token_s=0.0123), record(2, 1.0, tokens=tokens))
+    head, *rows = RequestTable(is_followed=False).lines(shown)
+    assert head.split()[8:10] == ["TOKENS", "TOKENS/S"]
+    assert [row.split()[-4:-2] for row in rows] == [["12+5", "81.3"], ["12+5", "-"]]
 
 
 def test_nothing_controls_the_terminal() -> None:

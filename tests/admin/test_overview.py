@@ -50,7 +50,7 @@ def age_s(key: str, state: str) -> float:
     ],
 )
 def test_the_worst_counts_and_says_why(state: str, statistics_of: RevisionStatistics, known_of: Known) -> None:
-    shown = row(statistics_of, known_of, age_s)
+    shown = row(statistics_of, known_of, age_s, 0)
     assert (shown["state"], shown["state_age_s"]) == (state, float(len(state)))
     assert bool(shown["attention"]) == (state in ("failed", "degraded"))
     assert STATES.index("failed") < STATES.index("degraded") < STATES.index("waiting") < STATES.index("asleep")
@@ -58,9 +58,8 @@ def test_the_worst_counts_and_says_why(state: str, statistics_of: RevisionStatis
 
 def test_all_that_is_wrong_is_told() -> None:
     failing = {"p": Failing(0.0, "connection refused"), "q": Failing(0.0, "timed out")}
-    told = row(figures(**{STATE_NAMES[QUARANTINED]: 1}), known("no such image", failing, ["no such name"]), age_s)[
-        "attention"
-    ]
+    found = known("no such image", failing, ["no such name"])
+    told = row(figures(**{STATE_NAMES[QUARANTINED]: 1}), found, age_s, 0)["attention"]
     assert told == [
         "cannot start: no such image",
         "1 of 1 pods are in quarantine",
@@ -76,7 +75,8 @@ def test_the_answer_is_made_in_slices(number: int) -> None:
     rows = [replace(figures(), key=f"ns/r{place}") for place in range(number)]
     rows.append(replace(figures(), key="ns/unknown"))
     rows.append(replace(figures(), key="ns/r0", dropped=True))
-    parts = list(slices(iter(rows), all_known.get, age_s, totals(DataPlaneStatistics(client_connections=3), [], False)))
+    head = totals(DataPlaneStatistics(client_connections=3), [], False)
+    parts = list(slices(iter(rows), all_known.get, age_s, lambda one: 0, head))
     answer: dict[str, Any] = msgspec.json.decode(b"".join(parts))
     assert [one["key"] for one in answer["revisions"]] == [*all_known]
     assert answer["clients"] == 3 and answer["workers"] == 1

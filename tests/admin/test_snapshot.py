@@ -13,11 +13,13 @@ from activator.admin.status import table
 from activator.config.specs import ConnectionSpec
 from activator.control_plane import snapshot as control_snapshot
 from activator.control_plane.probes.probed_pod import Failing
+from activator.control_plane.snapshot import SET_ASIDE
 from activator.data_plane import snapshot as data_snapshot
 from activator.messages import (
     DataPlaneStatistics,
     Http2Statistics,
     PodGone,
+    PodSetAside,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -32,7 +34,9 @@ NO_SLOT = "every slot of the table is held"
 def answer(joined: Joined, failing: dict[str, Failing] | None = None) -> bytes:
     worker = joined.worker
     control = (
-        control_snapshot.revisions(worker.model.revisions, {}, lambda key: None, lambda key: failing or {}, 0.0),
+        control_snapshot.revisions(
+            worker.model.revisions, {}, lambda key: None, lambda key: failing or {}, joined.clock.now()
+        ),
         control_snapshot.state_worker(worker, joined.clock.now()),
     )
     counts = DataPlaneStatistics(client_connections=7, http2=Http2Statistics(connections=2, streams=5))
@@ -105,7 +109,7 @@ def test_why_a_pod_has_no_slot() -> None:
     joined.do(*(PodUnplaced(KEY, identity) for identity in joined.hooks.unplaced))
     assert len(shown(joined)["slots"]) == slots
     expected = {"pod": "late", "address": "10.0.9.1:80", "state": "pending", "reason": NO_SLOT}
-    assert shown(joined)["without_slot"] == [expected]
+    assert [one | expected for one in shown(joined)["without_slot"]] == shown(joined)["without_slot"]
     assert "every slot" in table(answer(joined))
     joined.do(PodGone(KEY, "list", "late"))
     assert shown(joined)["without_slot"] == []
@@ -115,8 +119,34 @@ def test_a_pod_whose_address_another_one_has_is_shown_with_that_one() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"), seen("uid-1", address="10.0.0.1:80"))
     (pod,) = shown(joined)["without_slot"]
-    assert pod == {"pod": "p1", "address": "10.0.0.1:80", "state": "draining", "reason": "uid-1 has its address"}
+    expected = {"pod": "p1", "address": "10.0.0.1:80", "state": "draining", "reason": "uid-1 has its address"}
+    assert pod == {**expected, "state_age_s": pod["state_age_s"]}
     assert "uid-1 has its address" in table(answer(joined))
+
+
+def test_a_drained_pod_is_one_row_with_its_requests_and_the_reason() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2", address="10.0.0.2:80"))
+    request = joined.ask()
+    assert request.lease is not None
+    drained = request.lease.identity
+    joined.do(PodSetAside(KEY, drained, True))
+    found = shown(joined)
+    (slot,) = [one for one in found["slots"] if one["pod"] == drained]
+    assert (slot["in_flight"], slot["state"], slot["reason"]) == (1, "draining", SET_ASIDE)
+    assert found["without_slot"] == []
+    request.release()
+
+
+def test_when_the_state_of_a_pod_changed() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    joined.clock.pass_time(180.0)
+    joined.do(seen("p2", address="10.0.0.2:80"))
+    joined.clock.pass_time(12.0)
+    head, *rows = table(answer(joined)).splitlines()[1:]
+    assert head.split()[4] == "changed"
+    assert "3 min ago" in rows[0] and "12 s ago" in rows[1]
 
 
 def test_addresses_are_never_cut_however_narrow_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,6 +231,17 @@ def test_a_pod_is_drained_and_put_back(run_activator: RunActivator, page: Page) 
         expect(row.locator(".pods .pod.ready")).to_have_count(2)
 
 
+def test_red_is_for_what_failed_lately(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    failed = row_of(page, "talker").locator("[data-name=failed]")
+    patched(page, revision={"failed": 7, "recent_failures": 0})
+    expect(failed).to_have_text("7")
+    expect(failed).to_have_class("")
+    patched(page, revision={"failed": 8, "recent_failures": 1})
+    expect(failed).to_have_text("8")
+    expect(failed).to_have_class("bad")
+
+
 def test_unload_asks_where_requests_wait(serving: Activator, page: Page) -> None:
     opened(page, serving)
     patched(page, revision={"queued": 7})
@@ -290,6 +301,51 @@ def test_the_last_requests_and_their_captures(serving: Activator, page: Page) ->
     assert path is not None
     status, _, body = serving.ask(path)
     assert status == 200 and json.loads(body)["request"]["head"].startswith("GET /\r\n")
+
+
+def test_the_slowest_requests(serving: Activator, page: Page) -> None:
+    """Of those that are recorded; they are a part of the view's address."""
+    opened(page, serving)
+    asked: list[str] = []
+
+    def slow(route: Route) -> None:
+        asked.append(route.request.url)
+        whole = route.fetch().json()
+        route.fulfill(json={**whole, "requests": [{**one, "duration_s": 4.0} for one in whole["requests"]]})
+
+    page.route("**/debug/requests?*order=slowest*", slow)
+    assert [get(serving, "talker.test") for _ in range(3)] == [200] * 3
+    row = row_of(page, "talker")
+    page.get_by_role("button", name="default/talker").click()
+    row.get_by_role("button", name="Show the slowest").click()
+    expect(row.get_by_role("heading", name="Slowest requests")).to_be_visible()
+    expect(row.locator(".details table", has_text="first token")).to_contain_text("4 s")
+    assert "n=20" in asked[0]
+    page.wait_for_function("location.hash.endsWith('requests=slowest')")
+    row.get_by_role("button", name="Show the last").click()
+    expect(row.get_by_role("heading", name="Last requests")).to_be_visible()
+    page.get_by_role("button", name="default/asleep").click()
+    expect(row_of(page, "asleep")).to_contain_text("Requests are not recorded; `record: {}`")
+
+
+def test_each_of_many_pods_is_found_and_drained(run_activator: RunActivator, page: Page) -> None:
+    pods = [f"127.1.0.{number}:9" for number in range(1, 61)]
+    activator = run_activator(configured([{"name": "many", "hosts": ["*"], "pods": pods}]))
+    opened(page, activator)
+    page.get_by_role("button", name="default/many").click()
+    row = row_of(page, "many")
+    expect(row.locator(".slots li")).to_have_count(60)
+    row.get_by_label("Find").fill("127.1.0.57")
+    expect(row.locator(".pods tbody tr")).to_have_count(1)
+    row.get_by_role("button", name="Drain 127.1.0.57:9").click()
+    expect(page.get_by_role("status")).to_contain_text("Drain 127.1.0.57:9: done")
+    expect(row.locator(".pods")).to_contain_text("drained")
+    row.get_by_label("Find").fill("127.1.0.")
+    expect(row.locator(".pods tbody tr")).to_have_count(50)
+    expect(row).to_contain_text("and 10 more")
+    row.get_by_label("Find").fill("")
+    expect(row.locator(".slots li")).to_have_count(60)
+    assert Axe().run(page)["violations"] == []
 
 
 def test_a_question_before_the_end(serving: Activator, page: Page) -> None:

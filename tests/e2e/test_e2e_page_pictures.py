@@ -105,7 +105,7 @@ class Answers:
                 state_age_s=7_300.0,
                 attention=ATTENTION.get(state, []),
                 cold={phase: self._distribution(place) for place, phase in enumerate(PHASES)},
-                **{**ZERO, **COUNTS[state]},
+                **{**ZERO, **COUNTS[state], "recent_failures": COUNTS[state].get("failed", 0), "recorded": 100},
             )
             for state in self.states
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,14 @@ def test_telling_names(name: str) -> None:
 @pytest.mark.parametrize("name", [*OTHERS.split(), "key" * 50, ""])
 def test_other_names(name: str) -> None:
     assert not is_telling(name)
+
+
+@given(st.text("aekytokenpsKEY_-. ~\u212a%", max_size=12) | st.sampled_from(TELLING.split()), st.booleans())
+def test_a_target_is_masked_by_the_names_that_are_telling(name: str, is_encoded: bool) -> None:
+    """Whatever is tested first because it is faster."""
+    field = "".join(f"%{byte:02x}" for byte in name.encode()) if is_encoded else quote(name)
+    masked = masked_target(f"/v1?a=b&{field}={SECRET}&c=d")
+    assert (SECRET in masked) is not is_telling(name)
 
 
 def test_a_head() -> None:

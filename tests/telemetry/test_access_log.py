@@ -129,6 +129,20 @@ def test_a_template() -> None:
     assert logged.writer.lines() == ["{GET} / 200 - false"]
 
 
+@pytest.mark.parametrize("kind", ["json", "common", "{target}", "knative", "go:{{.Request.URL}}"])
+def test_a_secret_in_the_target_is_masked(kind: str) -> None:
+    logged = Logged(kind)
+    logged.world.pod()
+    head = request_head()
+    head.target = b"/v1/models?api_key=s3cret&limit=20&%61ccess_token=0th3r"
+    exchange, _ = logged.world.begin(head)
+    logged.world.answer(exchange)
+    logged.log.flush()
+    (line,) = logged.writer.lines()
+    shown = line.replace("\\u003D", "=").replace("\\u0026", "&")
+    assert "/v1/models?api_key=***&limit=20&%61ccess_token=***" in shown
+
+
 def test_refusals_and_those_who_leave() -> None:
     logged = Logged(queue=QueueSpec(depth=1, timeout_s=3.0))
     world = logged.world

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from activator.data_plane import statistics
 from activator.messages import RevisionStatistics
+from activator.runtime.reasons import Reason
 from activator.telemetry.history import (
     HISTORY_DAY_INTERVAL_S,
     HISTORY_DAY_S,
     HISTORY_INTERVAL_S,
     HISTORY_REVISIONS_MAX,
     HISTORY_SPAN_S,
+    RECENT_S,
     SAMPLING_TURN_S,
     History,
     Sample,
@@ -57,6 +59,28 @@ def test_a_sample_is_the_difference_between_two_looks() -> None:
     assert shown["failures"] == [2.0, 0.0]
     assert shown["p50_s"][0] is not None and 0.0 < shown["p50_s"][0] <= 0.005
     assert shown["p50_s"][1] is None, "nothing ended"
+
+
+def test_failures_are_recent_for_some_minutes_unless_they_are_the_clients_own() -> None:
+    clock = ManualClock()
+    one = a_throttler(KEY, requests=1)
+    history = History(read_from({KEY: one}), clock.now, no_state)
+
+    def recent() -> int:
+        return history.recent_failures(statistics.revision(one))
+
+    sampled(history, clock, 2)
+    one.counters.failed_totals.update({Reason.KEY_NOT_ALLOWED: 3, Reason.QUOTA_EXCEEDED: 1, Reason.CLIENT_GONE: 2})
+    assert recent() == 0
+    one.counters.failed_totals[Reason.QUEUE_FULL] = 3
+    one.counters.codes[502] = one.counters.codes.get(502, 0) + 4
+    assert recent() == 7, "before the next reading"
+    one.counters.requests_total += 13
+    sampled(history, clock, 2)
+    assert history.shown()[KEY]["failures"][-2:] == [0.7, 0.0]
+    assert recent() == 7
+    sampled(history, clock, int(RECENT_S / HISTORY_INTERVAL_S))
+    assert recent() == 0
 
 
 def test_a_revision_that_does_nothing_keeps_nothing() -> None:

@@ -19,7 +19,7 @@ const COLUMNS = [
 const find = name => document.querySelector(name);
 const told = find('#told'), table = find('table'), search = find('#search'), filter = find('#state'), range = find('#range'), sure = find('#sure');
 const rows = new Map();  // by key: what is shown of a revision
-let sorted = {column: 1, way: 1}, open = '', wanted = '', past_groups = {}, last = null, asked_ms = -Infinity, kept_until_ms = 0, confirmed = null;
+let sorted = {column: 1, way: 1}, slowest = false, open = '', wanted = '', past_groups = {}, last = null, asked_ms = -Infinity, kept_until_ms = 0, confirmed = null;
 
 function ask(path) { return fetch(path, {cache: 'no-store', signal: AbortSignal.timeout(ANSWER_MS)}); }
 // Kept by the event: the browser lays out the whole table before it says what is selected, 3 s in all for 500 new rows.
@@ -82,7 +82,7 @@ function update(row, now, since_s) {
   mark(row.why, 'why ' + (now.state === 'failed' ? 'bad' : 'busy'));
   const texts = [, , rate(now.rate), now.requests, now.failed, now.in_flight, now.queued, now.ready + ' / ' + now.pods];
   for (let number = 2; number < texts.length; number++) write(row.cells[number], texts[number]);
-  mark(row.cells[4], now.failed ? 'bad' : '');
+  mark(row.cells[4], now.recent_failures ? 'bad' : '');
   mark(row.cells[6], now.queued ? 'busy' : '');
 }
 function order() {
@@ -140,6 +140,8 @@ function opened(row) {
   parts.curves.className = 'curves';
   row.parts = parts;
   row.after = 0;
+  pods_head(row);
+  requests_head(row);
   row.details.append(box);
   row.body.append(row.details);
   if (row.data.program) {
@@ -164,7 +166,7 @@ async function details() {
   const answer = await ask('/debug/revisions?revision=' + encodeURIComponent(row.key));
   const [revision] = answer.ok ? (await answer.json()).revisions : [];
   if (!revision || !row.details) return;
-  const {facts, problems, waiting, slots, scaling, cold} = row.parts;
+  const {facts, problems, waiting, scaling, cold} = row.parts;
   write(facts, 'hosts ' + (revision.hosts.join(' ') || 'none') + ' · ' + revision.policy + ' · ' + revision.protocol + ' · ' +
     (revision.container_concurrency ? 'at most ' + revision.container_concurrency + ' in a pod' : 'no limit') + ' · table ' +
     revision.table.length + ' of ' + revision.table.capacity + ' slots, ' + Math.round(100 * revision.table.fragmentation) + ' % empty' +
@@ -180,9 +182,8 @@ async function details() {
   for (const one of unwell.slice(0, REASONS_SHOWN)) reasons.push(one.pod + ' ' + one.state + ': ' + one.reason);
   lines(problems, reasons, 'busy');
   draw_waiting(waiting, revision.waiting_requests, revision.queued);
-  const all = [...revision.slots, ...revision.without_slot];
-  if (all.length > PODS_LISTED) draw_slots(slots, revision.slots);
-  else draw_pods(row, slots, all);
+  row.revision = revision;
+  draw_found_pods(row);
   const why = revision.scaling;
   const until = why && unloading(why.unloads_in_s);
   lines(scaling, why ? ['wanted ' + why.wanted + ' (' + why.reason + '): ' + why.explanation +
@@ -217,13 +218,31 @@ function draw_waiting(box, found, queued) {
   box.append(element('h2', '', 'Waiting requests'), shown);
   if (queued > found.length) box.append(element('p', 'legend', 'and ' + (queued - found.length) + ' more'));
 }
+function pods_head(row) {
+  const head = element('div', 'head'), label = element('label', 'soft', 'Find ');
+  row.find = label.appendChild(element('input'));
+  row.find.type = 'search';
+  row.find.placeholder = 'pod or address';
+  row.find.addEventListener('input', () => draw_found_pods(row));
+  head.append(element('h2', '', 'Pods'), label);
+  row.more = element('div', 'soft');
+  row.parts.slots.append(head, row.parts.pods = element('div'), row.more);
+}
+function draw_found_pods(row) {  // few pods as a table, many as squares
+  const revision = row.revision, all = [...revision.slots, ...revision.without_slot], text = row.find.value.trim().toLowerCase();
+  row.find.parentNode.hidden = all.length <= PODS_LISTED && !text;
+  if (all.length > PODS_LISTED && !text) { draw_slots(row, all); return; }
+  const found = all.filter(one => one.pod.toLowerCase().includes(text) || one.address.toLowerCase().includes(text));
+  draw_pods(row, row.parts.pods, found.slice(0, PODS_LISTED));
+  write(row.more, found.length > PODS_LISTED ? 'and ' + (found.length - PODS_LISTED) + ' more' : found.length || !text ? '' : 'none');
+}
 function draw_pods(row, box, pods) {
   if (!box.querySelector('table')) {
     row.pods = new Map();
     const shown = element('table', 'small wraps pods'), head = shown.createTHead().insertRow();
     for (const name of POD_COLUMNS) head.appendChild(element('th', '', name)).scope = 'col';
     shown.append(element('tbody'));
-    box.replaceChildren(element('h2', '', 'Pods'), shown);
+    box.replaceChildren(shown);
   }
   const body = box.querySelector('tbody'), seen = new Set(pods.map(one => one.pod));
   for (const [name, one] of row.pods) if (!seen.has(name)) { one.line.remove(); row.pods.delete(name); }
@@ -248,30 +267,30 @@ function draw_pods(row, box, pods) {
     for (const number in texts) if (!selects(shown.cells[number])) write(shown.cells[number], texts[number]);
     write(shown.mark, (aside ? 'drained' : one.state) + (one.state_age_s >= OLD_S ? ' for ' + lasting(one.state_age_s) : ''));
     mark(shown.mark, 'pod ' + (aside ? 'draining' : one.state));
-    mark(shown.cells[5], one.errors ? 'bad' : '');
+    mark(shown.cells[5], one.errors && row.data.recent_failures ? 'bad' : '');
     shown.button.hidden = row.data.program;  // `restart` and `unload` are for programs
     write(shown.button, word);
     shown.button.setAttribute('aria-label', word + ' ' + one.pod);
     shown.button.onclick = () => change(path + row.key + '?pod=' + encodeURIComponent(one.address), shown.button, word + ' ' + one.pod);
   }
 }
-function draw_slots(box, slots) {
-  if (!box.querySelector('ul')) box.replaceChildren(element('h2', '', 'Pods'), element('ul', 'slots'), element('div', 'soft'));
-  const [, list, more] = box.children;
+function draw_slots(row, slots) {
+  if (!row.parts.pods.querySelector('ul')) row.parts.pods.replaceChildren(element('ul', 'slots'));
+  const list = row.parts.pods.firstElementChild;
   while (list.childElementCount > Math.min(slots.length, SLOTS_SHOWN)) list.lastElementChild.remove();
   slots.slice(0, SLOTS_SHOWN).forEach((one, number) => {
     let shown = list.children[number];
     if (!shown) { shown = list.appendChild(element('li')); shown.append(element('i'), element('span', 'unseen')); }
-    const limit = one.limit >= UNLIMITED ? Math.max(one.in_flight, 1) : Math.max(one.limit, 1);
+    const in_flight = one.in_flight || 0, limit = one.limit < UNLIMITED ? Math.max(one.limit, 1) : Math.max(in_flight, 1);
     mark(shown, 'slot ' + one.state);
-    shown.firstElementChild.style.height = Math.min(100 * one.in_flight / limit, 100) + '%';
-    const text = one.pod + ' at ' + one.address + ', ' + one.state + ', ' + one.in_flight + ' in flight' +
+    shown.firstElementChild.style.height = Math.min(100 * in_flight / limit, 100) + '%';
+    const text = one.pod + ' at ' + one.address + ', ' + one.state + ', ' + in_flight + ' in flight' +
       (one.responses ? ', ' + one.responses + ' responses, ' + one.errors + ' errors, first byte after ' +
         seconds(one.first_byte_total_s / one.responses) : '') +
       (one.reason ? ', ' + one.reason : '');
     if (shown.title !== text) { shown.title = text; shown.lastElementChild.textContent = text; }
   });
-  write(more, slots.length > SLOTS_SHOWN ? 'and ' + (slots.length - SLOTS_SHOWN) + ' more' : slots.length ? '' : 'none');
+  write(row.more, slots.length > SLOTS_SHOWN ? 'and ' + (slots.length - SLOTS_SHOWN) + ' more' : slots.length ? '' : 'none');
 }
 function draw_cold(box, phases) {
   const text = JSON.stringify(phases);
@@ -287,12 +306,31 @@ function draw_cold(box, phases) {
   }
   box.append(element('h2', '', 'Starts from zero, by phase'), shown);
 }
+function requests_head(row) {
+  const head = element('div', 'head'), button = element('button');
+  button.type = 'button';
+  button.addEventListener('click', () => { slowest = !slowest; keep_address(); draw_requests(row).catch(() => {}); });
+  head.append(element('h2'), button);
+  head.hidden = true;
+  row.parts.requests.append(head, element('div'));
+}
 async function draw_requests(row) {
-  const answer = await ask('/debug/requests?n=' + REQUESTS_SHOWN + '&revision=' + encodeURIComponent(row.key));
-  if (!answer.ok || !row.details) return;
-  const found = (await answer.json()).requests, box = row.parts.requests, text = JSON.stringify(found);
+  const [top, box] = row.parts.requests.children, [title, button] = top.children, by_time = slowest;
+  if (!row.data.recorded) {
+    write(box, 'Requests are not recorded; `record: {}` in the declaration of the revision lists the last and the slowest here.');
+    mark(box, 'legend');
+    return;
+  }
+  const answer = await ask('/debug/requests?n=' + REQUESTS_SHOWN + (by_time ? '&order=slowest' : '') +
+    '&revision=' + encodeURIComponent(row.key));
+  if (!answer.ok || !row.details || by_time !== slowest) return;
+  const found = (await answer.json()).requests, text = JSON.stringify([by_time, found]);
   if (box.dataset.shown === text || selects(box)) return;
   box.dataset.shown = text;
+  write(title, by_time ? 'Slowest requests' : 'Last requests');
+  write(button, by_time ? 'Show the last' : 'Show the slowest');
+  top.hidden = !found.length;
+  mark(box, '');
   box.replaceChildren();
   if (!found.length) return;
   const shown = element('table', 'small wraps'), head = shown.createTHead().insertRow(), body = shown.createTBody();
@@ -313,7 +351,7 @@ async function draw_requests(row) {
   }
   const legend = element('p', 'legend');
   for (const name of PHASES) legend.append(element('i', name), name + ' ');
-  box.append(element('h2', '', 'Last requests'), shown, legend);
+  box.append(shown, legend);
 }
 async function output(row) {
   const answer = await ask('/logs/' + row.key + '?after=' + row.after);
@@ -441,7 +479,8 @@ find('#drain').addEventListener('click', event => confirm_first(
 
 function keep_address() {
   const shown = new URLSearchParams();
-  for (const [name, value] of [['revision', open || wanted], ['search', search.value], ['state', filter.value]]) if (value) shown.set(name, value);
+  for (const [name, value] of [['revision', open || wanted], ['search', search.value], ['state', filter.value],
+    ['requests', slowest ? 'slowest' : '']]) if (value) shown.set(name, value);
   if (range.value !== '1h') shown.set('range', range.value);
   if (sorted.column !== 1 || sorted.way !== 1) shown.set('sort', (sorted.way < 0 ? '-' : '') + COLUMNS[sorted.column][0]);
   const text = String(shown);
@@ -454,6 +493,7 @@ function go_to_address() {
   range.value = Object.hasOwn(RANGES, shown.get('range')) ? shown.get('range') : '1h';
   const column = COLUMNS.findIndex(([name, value]) => value && name === sort.replace(/^-/, ''));
   sorted = {column: Math.max(column, 0), way: sort.startsWith('-') ? -1 : 1};
+  slowest = shown.get('requests') === 'slowest';
   wanted = shown.get('revision') || '';
   write(table.tHead.rows[0].lastElementChild, RANGES[range.value][2]);
   order();

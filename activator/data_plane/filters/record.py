@@ -28,8 +28,10 @@ from activator.runtime.clock import Now
 
 TARGET_BYTES_MAX: Final = 256  # longer targets are truncated in records
 METHOD_BYTES_MAX: Final = 32
+LINE_BYTES_READ: Final = 32  # the beginning of a line shows whether it has data, or `[DONE]`
 
 _EVENT_STREAM: Final = b"text/event-stream"
+_DONE: Final = b"[DONE]"
 _JSON: Final = b"application/json"
 _SEARCHED: Final = frozenset(
     [_EVENT_STREAM, _JSON, b"application/x-ndjson", b"application/ndjson", b"application/jsonl"]
@@ -100,11 +102,13 @@ class UsageWatch(BodyWatcher):
         self._now = now
         self._in_comment: bool = False  # the last line has no end yet, and is a comment
         self._in_line: bool = False  # it has no end yet, and is not one
-        self._tail: bytes = b""  # the last bytes of the stream
+        self._line: bytes = b""  # the beginning of the last line, if that has no end yet
+        self._has_data: bool = False  # the last event, which has no end yet, has data
+        self._events: i64 = 0
 
     def pod_sent(self, data: bytes) -> None:
         if self._is_stream:
-            self._count_ends(data)
+            self._count_events(data)
         if self._is_stream and self._has_event(data):
             usage = self._usage
             usage.last_event_s = self._now()
@@ -112,11 +116,30 @@ class UsageWatch(BodyWatcher):
                 usage.first_event_s = usage.last_event_s
         self._scan.feed(data)
 
-    def _count_ends(self, data: bytes) -> None:
-        """Count the ends of events, also if they come in several pieces."""
-        text = self._tail + data
-        self._usage.events += text.count(b"\n\n") + text.count(b"\r\n\r\n") - self._tail.count(b"\n\n")
-        self._tail = text[-3:]
+    def _count_events(self, data: bytes) -> None:
+        """Count the events that have ended, in any pieces; not comments, and not the `[DONE]` at the end."""
+        begin: i64 = 0
+        end: i64 = data.find(b"\n")
+        if self._line == b"" and end == len(data) - 2 and data.startswith(b"data: {") and data.endswith(b"\n\n"):
+            self._has_data = False
+            self._events += 1  # the usual event, whole
+            self._usage.events = int(self._events)
+            return
+        while end >= 0:
+            line = self._line + data[begin : min(end, begin + LINE_BYTES_READ)]
+            self._line = b""
+            if line == b"" or line == b"\r":
+                if self._has_data:
+                    self._events += 1
+                self._has_data = False
+                self._usage.events = max(int(self._events), 1)
+            elif not self._has_data and line.startswith(b"data:"):
+                value = line[5:].strip()
+                self._has_data = value != b"" and value != _DONE
+            begin = end + 1
+            end = data.find(b"\n", begin)
+        if len(self._line) < LINE_BYTES_READ:
+            self._line += data[begin : begin + LINE_BYTES_READ]
 
     def stop(self) -> None:
         self._usage.tokens = self._scan.counts()

@@ -28,7 +28,15 @@ from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.line_writer import LineWriter
 from activator.runtime.units import KIB
 from activator.telemetry.logs.entry import Entry
-from activator.telemetry.logs.fields import LoggedHeaders, grpc_status_of, printable, reason_of, status_of, without_zone
+from activator.telemetry.logs.fields import (
+    LoggedHeaders,
+    grpc_status_of,
+    printable,
+    reason_of,
+    shown_target,
+    status_of,
+    without_zone,
+)
 from activator.telemetry.logs.json_line import JsonLine
 from activator.telemetry.logs.request_template import RequestTemplate, knative_template
 
@@ -132,7 +140,7 @@ def entry_of(exchange: Exchange, client: ClientStream, now: str, with_headers: b
         without_zone(client.client_ip()),
         printable(head.method),
         printable(head.authority),
-        printable(head.target),
+        shown_target(head.target),
         client.protocol(),
         status_of(exchange),
         round(exchange.done_s - exchange.arrived_s, 6),

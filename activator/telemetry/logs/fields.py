@@ -11,6 +11,7 @@ from activator.codec.http1.fields import end_of_line, value_of
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.grpc import STATUS_NAMES
 from activator.runtime.errors import one_line
+from activator.runtime.masking import masked_target
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
@@ -66,6 +67,12 @@ def printable(value: bytes) -> str:
     """Return a peer's data as printable text, truncated to ACCESS_LOG_FIELD_MAX."""
     text = value[:ACCESS_LOG_FIELD_MAX].decode("utf-8", "backslashreplace")
     return text if text.isprintable() else one_line(text)
+
+
+def shown_target(target: bytes) -> str:
+    """Return a target as printable text, with the values of telling parameters masked if it has a query."""
+    text = printable(target)
+    return masked_target(text) if "?" in text else text
 
 
 def status_of(exchange: Exchange) -> int:

@@ -26,6 +26,7 @@ from activator.telemetry.logs.fields import (
     grpc_status_of,
     printable,
     reason_of,
+    shown_target,
     status_of,
     without_zone,
 )
@@ -129,7 +130,7 @@ def _opening(caller: _Caller, head: RequestHead, protocol: str, status: int) -> 
     caller.target = target
     caller.protocol = protocol
     caller.status = status
-    caller.opening = f'{start},"target":{quoted(printable(target))},"protocol":"{protocol}","status":{status}'
+    caller.opening = f'{start},"target":{quoted(shown_target(target))},"protocol":"{protocol}","status":{status}'
     return caller.opening
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.streams import ClientStream
-from activator.telemetry.logs.fields import header_of, printable, status_of, without_zone
+from activator.telemetry.logs.fields import header_of, printable, shown_target, status_of, without_zone
 from activator.telemetry.logs.json_line import seconds
 
 _ACTION: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
@@ -122,8 +122,8 @@ _GO_PROTOCOLS: Final = {"HTTP/2": "HTTP/2.0"}  # the spelling of Go's net/http
 _FIELDS: Final[dict[str, Read]] = {
     "Request.Method": lambda exchange, client: printable(exchange.head.method),
     "Request.Host": lambda exchange, client: printable(exchange.head.authority),
-    "Request.RequestURI": lambda exchange, client: printable(exchange.head.target),
-    "Request.URL": lambda exchange, client: printable(exchange.head.target),
+    "Request.RequestURI": lambda exchange, client: shown_target(exchange.head.target),
+    "Request.URL": lambda exchange, client: shown_target(exchange.head.target),
     "Request.URL.Path": lambda exchange, client: printable(exchange.head.target.partition(b"?")[0]),
     "Request.ContentLength": lambda exchange, client: str(_length(exchange)),
     "Request.Proto": lambda exchange, client: _GO_PROTOCOLS.get(client.protocol(), client.protocol()),

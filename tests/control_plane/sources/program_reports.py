@@ -21,5 +21,8 @@ class ProgramReports:
     def released(self, key: str) -> None:
         self.released_keys.append(key)
 
+    def stop_reason(self, key: str, wanted: int) -> str:
+        return f"because {wanted} are wanted"
+
     def grace_of(self, group: str) -> float | None:
         return self.grace_s

@@ -100,14 +100,26 @@ def test_the_times_of_an_event_stream() -> None:
     assert [tokens.first_token.sum, tokens.output_token.sum] == pytest.approx([1.0, 0.25])
 
 
-def test_the_ends_of_events_are_counted_in_any_pieces() -> None:
-    stream = b"data: 1\n\n: comment\n\ndata: 2\r\n\r\ndata: 3\n\n"
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"data: 1\n\n: comment\n\ndata: 2\r\n\r\ndata: 3\n\n", 3),
+        (b": ping\n\n" * 50 + b"data: 1\n\ndata: [DONE]\n\n", 1),
+        (b"event: delta\r\nid: 7\r\ndata: 1\r\ndata: 2\r\n\r\nevent: ping\r\n\r\ndata:\r\n\r\n", 1),
+        (b'data: {"text": "' + 400 * b"data: " + b'"}\n\ndata:[DONE]\n\ndata: [DONE] and more\n\n', 2),
+        (b": ping\n\n: ping\n\n", 1),
+        (b"data: without an end\n", 0),
+        (b"data: [\ndata: {\n\ndata: {}\n\ndata: {\n\n", 3),
+    ],
+)
+def test_events_with_data_are_counted_in_any_pieces(stream: bytes, events: int) -> None:
+    """A stream of nothing else counts as one, because it is a stream."""
     for size in range(1, len(stream) + 1):
         usage = Usage()
         watch = UsageWatch(usage, b"text/event-stream", lambda: 1.0)
         for at in range(0, len(stream), size):
             watch.pod_sent(stream[at : at + size])
-        assert usage.events == 4, size
+        assert usage.events == events, size
 
 
 def test_a_response_that_is_fetched_again_does_not_count_again() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from activator.config.model.containers import Container
@@ -55,6 +55,7 @@ class LocalProcess:
         self.runs_hooks = False
         self.saves = False  # it has hooks that run before its stop, and has been ready
         self.stopping = False
+        self.stopped_for = ""  # why it is to end, for the log
         self.rest = SleepState.AWAKE
         self.home = ""  # the group whose budget it counts against
         self.gpus: tuple[str, ...] = ()  # the GPUs reserved for it
@@ -64,6 +65,13 @@ class LocalProcess:
         self.sleep_asked = asyncio.Event()
         self.wake_asked = asyncio.Event()
         self.started_s = 0.0
+
+    async def end(self, is_closing: Callable[[], bool]) -> None:
+        """End all of its processes, and remove it."""
+        try:
+            await self.unit.end()  # it may have failed halfway through its start
+        finally:
+            await self.unit.remove(bool(self.home or self.gpus), is_closing)
 
     def unsettled(self) -> str:
         """Return why it cannot be handed over to another process of the activator now; empty if it can."""

@@ -17,6 +17,7 @@ from activator.control_plane.sources.process.once import until_ended, until_over
 from activator.control_plane.sources.process.sleep import put_to_sleep, stops_by_signal, wake
 from activator.control_plane.sources.process.unit import NotStartedError
 from activator.runtime.clock import Now
+from activator.runtime.durations import lasting
 from activator.runtime.errors import ConfigError
 from activator.runtime.tasks import TaskGroupOwner, pause
 
@@ -41,8 +42,8 @@ class LifetimeListener(ABC):
         """Return True if everything is being stopped."""
 
     @abstractmethod
-    def stop(self, process: LocalProcess) -> None:
-        """Stop the process."""
+    def stop(self, process: LocalProcess, why: str = "") -> None:
+        """Stop the process; `why` completes "it was stopped" in the log, which has no line without it."""
 
     @abstractmethod
     def has_started(self, fleet: Fleet, process: LocalProcess) -> None:
@@ -115,6 +116,8 @@ class Lifetime:
                     return cause
                 if not process.was_ready and process.rest is SleepState.AWAKE:
                     fleet.start_s = self._now() - process.started_s
+                    level = logging.DEBUG if process.is_once else logging.INFO
+                    log.log(level, "%s: ready after %s", process.identity, lasting(fleet.start_s))
                 if process.rest is SleepState.AWAKE:
                     process.saves = bool(self._hooks.before_stop)
                     self._keeper.became_ready(fleet, process)
@@ -139,6 +142,8 @@ class Lifetime:
             asked.cancel()
             await unit.end()
             await exited
+            if process.stopped_for:
+                log.info("%s: stopped %s", process.identity, process.stopped_for)
 
     async def _ready(self) -> str:
         """Wait until it is ready, in the rest of its time; return why it does not get ready. A sleeping one is."""
@@ -200,7 +205,7 @@ class Lifetime:
             limit_s = 0.0 if process.sleep is None else float(process.sleep.for_)
             if not await _first_of(process.wake_asked, exited, asked, limit_s or None):
                 if not exited.done():
-                    self._keeper.stop(process)  # it has slept for the longest time configured
+                    self._keeper.stop(process, f"after {lasting(limit_s)} asleep")
                 return ""
             process.wake_asked.clear()
             began_s = self._now()

@@ -21,12 +21,13 @@ from activator.control_plane.sources.process.busy import BusyWatch
 from activator.control_plane.sources.process.dependencies import Dependencies
 from activator.control_plane.sources.process.memory_use import MemoryWatch
 from activator.control_plane.sources.process.shown_output import OutputTailSender
-from activator.control_plane.sources.process.supervisor import ProcessSupervisor
+from activator.control_plane.sources.process.supervisor import ROOM, ProcessSupervisor
 from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.sources.source import Source
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Load, PodTaken, ShowOutput
 from activator.runtime.clock import Now
+from activator.runtime.durations import lasting
 from activator.runtime.tasks import TaskGroupOwner
 
 UPGRADING: Final = "an upgrade is under way; try again"
@@ -157,7 +158,7 @@ class ProcessSource(Source):
         users = self.dependencies.users_of(key)
         if users:
             return f"{users[0]} depends on it, and is loaded: unload that first"
-        self.supervisor.stop_all(key)  # first: the release would put them to sleep
+        self.supervisor.stop_all(key, "by `unload`")  # first: the release would put them to sleep
         self.autoscaler.release(key)
         self.groups.unload(key)
         return ""
@@ -231,3 +232,13 @@ class ProcessSource(Source):
 
     def grace_of(self, group: str) -> float | None:
         return self._grace_s.get(group)
+
+    def stop_reason(self, key: str, wanted: int) -> str:
+        decision = self.autoscaler.decision(key)
+        if decision is None:
+            return ""
+        if decision.wanted > wanted:
+            return ROOM if self.groups.of(key) is not None else ""
+        if wanted:
+            return f"because {wanted} {'is' if wanted == 1 else 'are'} enough"
+        return f"after {lasting(decision.seen.idle_s)} without a request"

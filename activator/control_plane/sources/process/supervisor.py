@@ -35,6 +35,7 @@ from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, PodGone, PodsListed, PodTaken, RevisionFailed, RevisionRecovered
 from activator.runtime.backoff import grown_s
 from activator.runtime.clock import Now
+from activator.runtime.durations import lasting
 from activator.runtime.tasks import TaskGroupOwner, pause
 
 STARTING_MAX: Final = 4  # processes of one revision that start at the same time
@@ -42,9 +43,10 @@ CRASHES_MAX: Final = 5  # failed starts in a row before a revision is reported a
 CRASH_BACKOFF_INITIAL_S: Final = 0.1
 CRASH_BACKOFF_MAX_S: Final = 30.0
 
-log = logging.getLogger("activator.process")
-
 SOURCE = "process"
+ROOM: Final = "to make room in its group"  # why a process is stopped
+
+log = logging.getLogger("activator.process")
 
 
 class ProgramListener(Protocol):
@@ -61,6 +63,9 @@ class ProgramListener(Protocol):
 
     def grace_of(self, group: str) -> float | None:
         """Return for how many seconds the requests of a group's program may continue; None: the group sets no limit."""
+
+    def stop_reason(self, key: str, wanted: int) -> str:
+        """Return why no more than `wanted` processes of the revision may run, for the log."""
 
 
 class ProcessSupervisor(LifetimeListener):
@@ -142,16 +147,16 @@ class ProcessSupervisor(LifetimeListener):
         """Stop `count` of the sleeping processes."""
         fleet = self.fleets.get(key)
         for process in [] if fleet is None else fleet.asleep()[:count]:
-            self.stop(process)
+            self.stop(process, ROOM)
 
-    def stop_all(self, key: str) -> None:
+    def stop_all(self, key: str, why: str = "") -> None:
         """Stop all present processes, including sleeping ones; the wanted number is then started again."""
         for process in self.fleets.of(key):
-            self.stop(process)
+            self.stop(process, why)
 
     def restart(self, key: str) -> None:
         """Start replacements of all processes at once; the old ones finish their requests."""
-        self.stop_all(key)
+        self.stop_all(key, "by `restart`")
         fleet = self.fleets.get(key)
         if fleet is not None:
             self._reconcile(fleet)
@@ -312,7 +317,7 @@ class ProcessSupervisor(LifetimeListener):
             if fleet.may_sleep and process.ready and process.sleep is not None:
                 self._put_to_sleep(process)
             else:
-                self.stop(process)
+                self.stop(process, self._listener.stop_reason(fleet.key, fleet.wanted))
 
     def _add(self, fleet: Fleet, missing: int) -> None:
         if self._now() < fleet.not_before_s:
@@ -373,9 +378,9 @@ class ProcessSupervisor(LifetimeListener):
             process.is_shown = True
             self._submit(seen)
 
-    def stop(self, process: LocalProcess) -> None:
+    def stop(self, process: LocalProcess, why: str = "") -> None:
         if not process.stopping:
-            process.stopping = True
+            process.stopping, process.stopped_for = True, why
             process.stop_asked.set()
             self._submit(PodGone(process.key, SOURCE, process.identity))
             self._count_ready(process)
@@ -397,7 +402,7 @@ class ProcessSupervisor(LifetimeListener):
             cause = f"an internal error ({error!r})"
         finally:
             try:
-                await self._end_and_remove(process)
+                await process.end(self.is_closing)
             finally:
                 self._remove_exited(fleet, process)
         if cause and not process.stopping and not self._closed:
@@ -408,12 +413,6 @@ class ProcessSupervisor(LifetimeListener):
                 self._crashed(fleet, process, cause)
         self._reconcile(fleet)
         self._listener.programs_changed(process.key, process.home)
-
-    async def _end_and_remove(self, process: LocalProcess) -> None:
-        try:
-            await process.unit.end()  # it may have failed halfway through its start
-        finally:
-            await process.unit.remove(bool(process.home or process.gpus), self.is_closing)
 
     # --- reports of a lifetime (`LifetimeListener`) ---
 
@@ -479,11 +478,12 @@ class ProcessSupervisor(LifetimeListener):
                     self._reconcile(other)  # it waited for the port
 
     def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
-        log.warning("%s: %s", process.identity, cause)
         fleet.crashed(cause, process)
         most_s = process.unit.retry_max_s or CRASH_BACKOFF_MAX_S
         backoff_s = grown_s(CRASH_BACKOFF_INITIAL_S, fleet.crashes - 1, most_s)
         fleet.not_before_s = self._now() + backoff_s
+        again = f"; next attempt in {lasting(backoff_s)}" if fleet.wanted > len(fleet.running()) else ""
+        log.warning("%s: %s%s", process.identity, cause, again)
         if fleet.crashes >= CRASHES_MAX and not any(one.ready for one in fleet.running()):
             fleet.failure = cause
             self._submit(RevisionFailed(fleet.key, cause, fleet.not_before_s))
