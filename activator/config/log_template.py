@@ -41,6 +41,7 @@ FIELDS: Final[dict[str, str]] = {
     "completion_tokens": "of the answer",
     "cached_tokens": "the part of the prompt that was not processed again",
     "first_token_s": "from arrival to the first event of an event stream",
+    "tokens_per_s": "after that event",
     "request_id": "X-Request-Id, as it was sent to the pod",
     "trace_id": "of the header traceparent",
     "user_agent": "as the client sent it",

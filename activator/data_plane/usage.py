@@ -23,3 +23,8 @@ class Usage:
         if tokens is None or tokens.completion < 2 or self.last_event_s <= self.first_event_s:
             return 0.0
         return (self.last_event_s - self.first_event_s) / (tokens.completion - 1)
+
+    def tokens_per_s(self) -> float:
+        """Return the tokens of a stream per second after the first one; 0.0 if it is not known."""
+        token_s = self.output_token_s()
+        return 1.0 / token_s if token_s > 0.0 else 0.0

@@ -198,6 +198,9 @@ def _add_usage(entry: Entry, usage: Usage, arrived_s: float) -> None:
         entry.prompt_tokens, entry.completion_tokens, entry.cached_tokens = tokens
     if usage.first_event_s > 0.0:
         entry.first_token_s = round(usage.first_event_s - arrived_s, 6)
+    per_s = usage.tokens_per_s()
+    if per_s > 0.0:
+        entry.tokens_per_s = round(per_s, 3)
 
 
 class LineFormat:

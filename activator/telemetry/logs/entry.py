@@ -38,6 +38,7 @@ class Entry(msgspec.Struct, omit_defaults=True, gc=False):
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     first_token_s: float | None = None
+    tokens_per_s: float | None = None
     request_id: str = ""
     trace_id: str = ""
     user_agent: str = ""

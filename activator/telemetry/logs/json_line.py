@@ -232,6 +232,9 @@ def _usage(usage: Usage, arrived_s: float) -> str:
         )
     if usage.first_event_s > 0.0:
         text += f',"first_token_s":{seconds(usage.first_event_s - arrived_s)}'
+    per_s = usage.tokens_per_s()
+    if per_s > 0.0:
+        text += f',"tokens_per_s":{per_s:.3f}'
     return text
 
 
