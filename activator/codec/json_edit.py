@@ -6,7 +6,9 @@ Rules
   2. A text that is not an object is not changed. A text that is not valid JSON is not changed from the first byte on
      that shows it.
   3. The text of a member that remains is not changed; white space between members is dropped.
-  4. At most a name is buffered, as long as it may be one that is removed. Each byte is read a bounded number of times,
+  4. A strict edit writes only what is JSON: nothing from the first byte on that shows that the text is not, and nothing
+     after the object. It removes all members whose name some readers take for a removed one.
+  5. At most a name is buffered, as long as it may be one that is removed. Each byte is read a bounded number of times,
      whatever the text contains and however it is split.
 """
 
@@ -48,6 +50,8 @@ _UNCHANGED: Final = 10  # the rest is not changed
 
 _ESCAPED_BYTES_MAX: Final = 12  # one character may be a pair of surrogates
 
+_STRICT_NAME_BYTES_MAX: Final = 1024  # a zero byte may follow the name
+
 _NONE: Final = -1  # nothing of the current piece is being copied
 
 
@@ -83,15 +87,18 @@ class EditorPair(BodyEditor):
 class ObjectEdit:
     """The names of removed members, and added members: names with the JSON text of their values.
 
-    With `ignores_case`, names in lower case also stand for others: some readers take `Model` for `model`.
+    With `is_strict`, names in lower case stand for all that some readers take for them (in another case, or with a zero
+    byte), and nothing is written from the first byte on that shows that the text is not JSON, or behind the object.
     """
 
-    def __init__(self, removed: Iterable[str], added: Iterable[tuple[str, str]], ignores_case: bool = False) -> None:
+    def __init__(self, removed: Iterable[str], added: Iterable[tuple[str, str]], is_strict: bool = False) -> None:
         pairs = dict(added)
-        self.ignores_case: bool = ignores_case
+        self.is_strict: bool = is_strict
         self.names: frozenset[str] = frozenset(removed) | frozenset(pairs)
         self.plain_names: frozenset[bytes] = frozenset([name.encode() for name in self.names])
         self.name_bytes_max: i64 = _ESCAPED_BYTES_MAX * max([len(name) for name in self.names], default=0)
+        if is_strict:
+            self.name_bytes_max = _STRICT_NAME_BYTES_MAX
         self.text: bytes = b",".join([f"{json.dumps(name)}:{value}".encode() for name, value in pairs.items()])
 
 
@@ -108,11 +115,12 @@ class ObjectEditor(BodyEditor):
         self._copies: bool = True  # what follows is copied
         self._has_members: bool = False  # a member has been written
         self._from: i64 = 0  # in the current piece: the first byte that is to be copied
+        self._stop: i64 = _NONE  # in the current piece of a strict edit: the first byte that is not written
         self._written: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
         if self._step == _UNCHANGED:
-            return data
+            return b"" if self._edit.is_strict else data
         size: i64 = len(data)
         pos: i64 = 0
         self._from = 0 if self._copies else _NONE
@@ -128,14 +136,14 @@ class ObjectEditor(BodyEditor):
                 self._take_byte(data, pos, data[pos])
                 pos += 1
         self._copies = self._from != _NONE
-        self._write_until(data, size)
+        self._write_until(data, size if self._stop == _NONE else self._stop)
         written = b"".join(self._written)
         self._written = []
         return written
 
     def finish(self) -> bytes:
         token, self._token = self._token, b""
-        if self._step != IN_NAME or not self._holds_name:
+        if self._step != IN_NAME or not self._holds_name or self._edit.is_strict:
             return b""
         self._step = _UNCHANGED
         return b"%b%b" % (b',"' if self._has_members else b'"', token)
@@ -184,9 +192,11 @@ class ObjectEditor(BodyEditor):
         else:
             self._begin_name(pos, byte)
 
-    def _give_up(self, pos: i64) -> None:
-        """Copy the rest, which begins at `pos`, as it is."""
+    def _give_up(self, pos: i64, is_end: bool = False) -> None:
+        """Copy the rest, which begins at `pos`, as it is; a strict edit copies no more than the end of the object."""
         self._step = _UNCHANGED
+        if self._edit.is_strict:
+            self._stop = pos + 1 if is_end else pos
         if self._from == _NONE:
             self._from = pos
 
@@ -203,9 +213,10 @@ class ObjectEditor(BodyEditor):
             self._holds_name = True
             self._step = IN_NAME
             return
+        is_end = self._step == FIRST and byte == CLOSES_OBJECT
         if self._step == NAME:  # not JSON: the comma before it stays
             self._written.append(b",")
-        self._give_up(pos)
+        self._give_up(pos, is_end)
 
     def _begin_value(self, pos: i64, byte: i64) -> None:
         if byte == QUOTE:
@@ -224,7 +235,7 @@ class ObjectEditor(BodyEditor):
             self._write_until(data, pos)
             self._step = NAME
         else:  # the end of the object, or not JSON
-            self._give_up(pos)
+            self._give_up(pos, byte == CLOSES_OBJECT)
 
     def _take_name(self, data: bytes, pos: i64, size: i64) -> i64:
         """Process this piece's part of a name. Return the position after it."""
@@ -255,6 +266,6 @@ class ObjectEditor(BodyEditor):
 
     def _is_removed(self, token: bytes) -> bool:
         edit = self._edit
-        if edit.ignores_case:
-            return (text_of(token) or "").lower() in edit.names
+        if edit.is_strict:
+            return (text_of(token) or "").partition("\0")[0].lower() in edit.names
         return token in edit.plain_names or (b"\\" in token and (text_of(token) or "") in edit.names)

@@ -80,6 +80,89 @@ def test_one_who_may_use_all_sends_what_she_likes(shared: Activator, body: str) 
     assert json.loads(ask(shared.address, post(body.encode(), headers=ALICE)).body)["body"] == body
 
 
+@pytest.fixture(scope="module")
+def hostile(run_shared_activator: RunActivator) -> Iterator[tuple[Activator, ScriptedPod]]:
+    """Bob's model is also the one of requests without a known model; headers may select a revision."""
+    with ScriptedPod(echo) as pod:
+        revisions: list[dict[str, Any]] = [
+            {"name": name, "hosts": [HOST], "match": {"json": {"model": [name]}}, "pods": [pod.address]}
+            for name in ("qwen", "gemma")
+        ]
+        revisions[0]["default"] = True
+        made = configured(revisions, keys=KEYS, trust_revision_headers=True)
+        yield run_shared_activator(made), pod
+
+
+NAMED = "Knative-Serving-Revision: qwen\r\nKnative-Serving-Namespace: default\r\n"
+
+
+@pytest.mark.parametrize("fields", ["", NAMED])
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"Model":"gemma","n":1}',
+        b'{"model":null,"model":"gemma"}',
+        b'{"model":{},"model":"gemma"}',
+        b'{"model":"\\ud800","model":"gemma"}',
+        b'{"pad":"' + b"x" * 70_000 + b'","model":"gemma"}',
+        b'{"n":1,"model\\u0000":"gemma"}',
+        b'{"n":1 /*x*/,"model":"gemma"}',
+        b'{"n":1//\n,"MODEL":"gemma"}',
+        b'{"n":1/*"*/,"model":"gemma"}',
+        b"{'model':'gemma'}",
+        b'{"n":[},"model":"gemma"],"model":"gemma"}',
+        b'{"n":1}{"model":"gemma"}',
+        b'{"n":1}&model=gemma',
+        b'[{"model":"gemma"}]',
+        b"model=gemma",
+        b'{"n":1,"model":"gem',
+    ],
+)
+def test_no_body_names_another_model(
+    hostile: tuple[Activator, ScriptedPod], body: bytes, framing: str, fields: str
+) -> None:
+    activator, pod = hostile
+    before = len(pod.requests)
+    answer = ask(activator.address, post(body, framing=framing, headers=BOB + fields))
+    assert answer.status in (200, 403) and len(pod.requests) == before + (answer.status == 200)
+    if answer.status == 200:
+        seen = pod.requests[-1]
+        assert b"gem" not in seen.body and seen.all("content-type") == ["application/json"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("application/x-www-form-urlencoded", 200),
+        ("application/json; charset=utf-7", 200),
+        ("text/plain", 200),
+        ("Multipart/form-data; boundary=X", 400),
+    ],
+)
+def test_pods_are_told_that_it_is_json(hostile: tuple[Activator, ScriptedPod], kind: str, status: int) -> None:
+    activator, pod = hostile
+    answer = ask(activator.address, post(b'{"model":"qwen","n":1}', headers=f"{BOB}Content-Type: {kind}\r\n"))
+    assert answer.status == status
+    if status == 200:
+        assert pod.requests[-1].all("content-type") == ["application/json"]
+        assert json.loads(pod.requests[-1].body) == {"model": "qwen", "n": 1}
+    else:
+        assert json.loads(answer.body)["error"]["code"] == "bad_request"
+
+
+def test_codings_and_parameters_are_refused(hostile: tuple[Activator, ScriptedPod]) -> None:
+    activator, _ = hostile
+    body = b'{"model":"qwen"}'
+    assert ask(activator.address, post(body, headers=f"{BOB}Content-Encoding: gzip\r\n")).status == 400
+    for query in ("?model=gemma", "?a=b&Mod%65l=gemma", "?a;model=gemma"):
+        assert ask(activator.address, post(body, f"/v1/x{query}", headers=BOB)).status == 400
+        assert ask(activator.address, post(body, f"/v1/x{query}", headers=ALICE)).status == 200
+    assert ask(activator.address, post(body, "/v1/x?models=1", headers=BOB)).status == 200
+    named = ask(activator.address, post(body, headers=BOB + NAMED))
+    assert json.loads(json.loads(named.body)["body"]) == {"model": "qwen"}
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_listener_that_requires_no_key(run_activator: RunActivator, tmp_path: Path, workers: int) -> None:
     """What runs on the machine itself may use everything; a key that is sent there counts as elsewhere."""

@@ -5,22 +5,30 @@ leaving.py has the ways out.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from activator.codec.http1.fields import internal_names
-from activator.codec.json_edit import BodyEditor, EditorPair, ObjectEdit, ObjectEditor
+from activator.codec.json_edit import BodyEditor, EditorPair, ObjectEditor
 from activator.codec.message import RequestHead
 from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.headers.prefer import IF_AVAILABLE, prefers
 from activator.data_plane.phases import SCANNING, WAITING
 from activator.data_plane.proxy.filter_run import FilterRun
+from activator.data_plane.proxy.model_guard import (
+    DIGESTS,
+    applies,
+    guarded,
+    is_identity,
+    model_of,
+    problem_with,
+    scanned,
+)
 from activator.data_plane.proxy.queue_place import QueuePlace
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.routing import routing_host
 from activator.data_plane.proxy.rules import HostRules
-from activator.data_plane.proxy.selection import DIGESTS, MODEL, SCAN_TIMEOUT_S, Selection, is_identity
+from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.data_plane.proxy.tunnel import accepted_upgrades
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
@@ -79,7 +87,7 @@ def resume_routing(exchange: ProxiedExchange, selection: Selection) -> None:
 def enter(exchange: ProxiedExchange, throttler: RevisionThrottler, model: str = "") -> None:
     """Assign the request to a revision, the first one or a fallback, and ask for a slot.
 
-    `model`: the one that has selected the revision, as the pod receives it.
+    `model`: the one of the revision's that has selected it, as the pod receives it.
     """
     chain = throttler.filters
     filters = exchange.filters
@@ -103,14 +111,8 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler, model: str = 
         exchange.read_grpc_timeout()
     if exchange.grpc_timeout_s > 0.0:
         place.own_deadline_s = exchange.grpc_timeout_s
-    if head.upgrade:
-        accepted = accepted_upgrades(head, throttler.spec)
-        if accepted is None:
-            exchange.fail(Reason.UPGRADE_NOT_SUPPORTED, "")
-            return
-        if accepted != exchange.upgrade:
-            exchange.upgrade = accepted
-            exchange.edit().set_upgrade(accepted)
+    if _guard(exchange, throttler) or not _accepts_upgrade(exchange, throttler):
+        return
     body = exchange.upload
     if body is not None:
         if exchange.fallbacks == 0 and not (
@@ -132,20 +134,49 @@ def _edit_body(exchange: ProxiedExchange, throttler: RevisionThrottler, body: Re
 
     Return False if the budget does not allow it.
     """
-    edit, editor, access, head = throttler.object_edit, exchange.body_editor, exchange.access, exchange.head
+    edit, editor, head = throttler.object_edit, exchange.body_editor, exchange.head
     if edit is not None:
         editor = _pair(ObjectEditor(edit), editor)
-    if model and access is not None and access.user is not None and access.user.is_limited:
-        only = ObjectEdit([MODEL], [(MODEL, json.dumps(model))], ignores_case=True)
-        editor = _pair(ObjectEditor(only), editor)
+    if applies(exchange.access, throttler.routing):
+        # A header or a port may have selected the revision.
+        model = model or model_of(throttler.routing, scanned(body.pieces()))
+        editor = _pair(guarded(exchange.edit(), model), editor)
     if editor is None or exchange.upgrade or not is_identity(head) or is_request_streamed(head):
         return True
     exchange.edit().remove(DIGESTS)
     return body.edit(editor)
 
 
+def _accepts_upgrade(exchange: ProxiedExchange, throttler: RevisionThrottler) -> bool:
+    """Limit the protocols that a client offers to those of the revision; refuse a request with none of them."""
+    if not exchange.head.upgrade:
+        return True
+    accepted = accepted_upgrades(exchange.head, throttler.spec)
+    if accepted is None:
+        exchange.fail(Reason.UPGRADE_NOT_SUPPORTED, "")
+        return False
+    if accepted != exchange.upgrade:
+        exchange.upgrade = accepted
+        exchange.edit().set_upgrade(accepted)
+    return True
+
+
 def _pair(first: BodyEditor, second: BodyEditor | None) -> BodyEditor:
     return first if second is None else EditorPair(first, second)
+
+
+def _guard(exchange: ProxiedExchange, throttler: RevisionThrottler) -> bool:
+    """Refuse a request that may name a model that its user may not use; return True if it was refused."""
+    if not applies(exchange.access, throttler.routing):
+        return False
+    problem = problem_with(exchange.head, exchange.upload is not None)
+    if not problem and exchange.fallbacks > 0 and exchange.upload is not None:
+        first = exchange.first_throttler
+        if first is None or not applies(exchange.access, first.routing):
+            problem = "with this key a request without a model does not fall back to a model"
+    if problem:
+        exchange.fail(Reason.BAD_REQUEST, problem)
+    return problem != ""
 
 
 def _starts_nothing(head: RequestHead, throttler: RevisionThrottler) -> bool:

@@ -6,8 +6,6 @@ Rules
   2. A request that matches no rule because its model cannot be determined gets a 400, any other a 404.
   3. If an alias selected the revision and `rewrite_model` is set, the model in the body is replaced before the
      revision's budget counts the body. Content-Length is adjusted, and digests of the body are removed.
-  4. The first `model` of a body selects. For a user who may not use all revisions the others are removed, because a pod
-     may read another one (entering.py).
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from typing import Final, final
 
 from activator.codec.json_field import BEYOND, FOUND, PENDING, FieldScan
 from activator.codec.message import RequestHead, ResponseHead
-from activator.config.specs import RoutingSpec
 from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.proxy.model_guard import DIGESTS, MODEL, SCAN_BYTES_MAX, is_alias, is_identity, model_of
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.rules import NEEDS_MODEL, HostRules, RouteQuery
 from activator.data_plane.refusals import json_head
@@ -28,15 +26,11 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.users import Access
 from activator.runtime.errors import one_line
 from activator.runtime.reasons import Reason
-from activator.runtime.units import KIB
 from activator.runtime.url_path import without_segments
 
-SCAN_BYTES_MAX: Final = 64 * KIB  # the part of a body that is scanned for the model
 SCAN_TIMEOUT_S: Final = 30.0  # how long a client may take to send them
-MODEL: Final = "model"
 
 _SHOWN_MAX: Final = 100  # characters of a client's text in a refusal
-DIGESTS: Final = frozenset({b"content-md5", b"digest", b"content-digest", b"repr-digest"})
 _READS: Final = frozenset({b"GET", b"HEAD"})
 
 
@@ -131,7 +125,7 @@ class Selection:
         """Replace an alias in the body with the pod's name of the model; return False if the budget has no room."""
         routing = throttler.routing
         scan = self._scan
-        if body is None or scan is None or scan.state != FOUND or not self._is_alias(routing, scan.value):
+        if body is None or scan is None or scan.state != FOUND or not is_alias(routing, scan.value):
             return True
         name = json.dumps(routing.rewrite_model).encode()
         if not body.replace(scan.start, scan.end, name):
@@ -143,18 +137,10 @@ class Selection:
         return True
 
     def model(self, throttler: RevisionThrottler) -> str:
-        """Return the model that the pod receives, if the request's model has selected the revision; else empty."""
-        scan = self._scan
-        if scan is None or scan.state != FOUND:
-            return ""
-        return throttler.routing.rewrite_model if self._is_alias(throttler.routing, scan.value) else scan.value
+        """Return the model that the pod receives; empty if none of the revision's has selected it."""
+        return model_of(throttler.routing, self._scan)
 
     # --- within ---
-
-    @staticmethod
-    def _is_alias(routing: RoutingSpec, model: str) -> bool:
-        """Return True if the pod has another name for the model."""
-        return routing.rewrite_model != "" and model in routing.aliases and model not in routing.match.models
 
     def _refuse(self, scan: FieldScan | None) -> None:
         query = self._query
@@ -187,11 +173,6 @@ class Selection:
             is_changed = True
         if is_changed:
             self._edits.set_target(path if mark < 0 else path + target[mark:])
-
-
-def is_identity(head: RequestHead) -> bool:
-    """Return True if the body has no content coding."""
-    return (head.headers.get(b"content-encoding") or b"identity").lower() == b"identity"
 
 
 def _is_beyond(scan: FieldScan | None) -> bool:

@@ -14,7 +14,8 @@ from activator.codec.message import RequestHead
 from activator.config.specs import MatchSpec, QueueSpec, RevisionSpec, RoutingSpec
 from activator.data_plane.phases import OVER, SCANNING, WAITING
 from activator.data_plane.proxy.exchange import ProxiedExchange
-from activator.data_plane.proxy.selection import SCAN_BYTES_MAX, SCAN_TIMEOUT_S
+from activator.data_plane.proxy.model_guard import SCAN_BYTES_MAX
+from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 from lb.registry import create
