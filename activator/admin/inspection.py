@@ -39,10 +39,10 @@ def _shown(value: Any, kind: types.Type) -> Any:
         case types.CustomType() if kind.cls is Secret:
             return _HIDDEN if value else ""
         case types.CustomType() if kind.cls is Json:
-            return json.loads(_CREDENTIALS.sub(_HIDDEN, value))
+            return _without_credentials(json.loads(value))
         case types.CustomType():
             return float(value) if isinstance(value, float) else int(value)
-    return _without_credentials(value) if isinstance(value, str) else value
+    return _without_credentials(value)
 
 
 def _shown_members(members: dict[str, Any], kind: types.Type) -> dict[str, Any]:
@@ -53,9 +53,17 @@ def _shown_members(members: dict[str, Any], kind: types.Type) -> dict[str, Any]:
     return masked
 
 
-def _without_credentials(text: str) -> str:
-    text = _CREDENTIALS.sub(_HIDDEN, text)
-    return masked_target(text) if "://" in text and "?" in text else text
+def _without_credentials(value: Any) -> Any:
+    """Return plain data without credentials in the URLs of its texts."""
+    match value:
+        case str():
+            text = _CREDENTIALS.sub(_HIDDEN, value)
+            return masked_target(text) if "://" in text and "?" in text else text
+        case list():
+            return [_without_credentials(one) for one in value]
+        case dict():
+            return {name: _without_credentials(one) for name, one in value.items()}
+    return value
 
 
 def _member(value: Any, kind: types.UnionType) -> types.Type:

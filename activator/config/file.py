@@ -83,7 +83,8 @@ from activator.config.tree import Item, lay_environment_over, read_tree
 from activator.config.user_keys import read_keys_file
 from activator.config.waiting_checks import statuses_of, text_of
 from activator.config.zones import zone_of
-from activator.runtime.errors import ConfigError
+from activator.runtime.errors import ConfigError, StartError
+from activator.runtime.secret_text import read_secret
 from activator.runtime.url_path import normal_prefix
 
 COMMAND_LINE: Final = "command line"  # the name of a configuration without a file
@@ -341,8 +342,11 @@ def _resolve_header_rules(rules: HeaderRules) -> HeaderRulesSpec | None:
 
 
 def _texts(values: Mapping[str, Secret]) -> tuple[tuple[str, str], ...]:
-    """Return plain texts: a message between the planes cannot carry `Secret`."""
-    return tuple([(name, str(text)) for name, text in values.items()])
+    """Return header fields with their secrets, which each reload reads again. Raises ConfigError."""
+    try:
+        return tuple([(name, read_secret(str(text), f"header {name}")) for name, text in values.items()])
+    except StartError as error:
+        raise ConfigError([str(error)]) from None
 
 
 def _resolve_rate_limit(limit: RateLimit | None) -> RateLimitSpec | None:

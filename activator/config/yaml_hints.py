@@ -12,6 +12,7 @@ import yaml
 
 _QUOTED: Final = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
 _PLACEHOLDER: Final = re.compile(r"\{(?:port|socket)\}[^\s,\[\]{}]*")
+_SHOWN: Final = re.compile(r"(--?[\w-]+=)?((\d{1,3}(\.\d{1,3}){3}|localhost)?:)?\{(?:port|socket)\}", re.ASCII)
 _BEGINS_VALUE: Final = re.compile(r"[,\[{]\s*|:\s+|^\s*-\s+")
 _NO_SPACE: Final = re.compile(r"^[\s-]*([A-Za-z_][\w.-]*):[^\s:/]")
 _TWO_COLONS: Final = re.compile(r"^[\s-]*([\w.-]+):\s+([^\s\"'\[{|>&*!#].*:\s.*)$")
@@ -50,7 +51,7 @@ def _value_in_line(line: str) -> str:
     begins = [one.end() for one in _BEGINS_VALUE.finditer(bare, 0, found.start())]
     value = line[begins[-1] if begins else 0 : found.end()].strip()
     name = found[0][: found[0].index("}") + 1]
-    if any(one in value for one in " \t\"'"):
+    if not _SHOWN.fullmatch(value):
         return f"write the whole text with {name} in quotes"
     return f'a text with {name} needs quotes: write "{value}"'
 

@@ -71,7 +71,9 @@ def is_telling(name: str) -> bool:
 def masked_target(target: str) -> str:
     """Return path and query with the values of telling parameters masked."""
     text = target.encode("utf-8", "surrogateescape")
-    if not _may_be_telling(text):
+    if b"@" in text:
+        text = _USER.sub(b"://" + _MASK + b"@", text)
+    elif not _may_be_telling(text):
         return target
     return _OF_TARGET.sub(_masked_segment, text).decode("utf-8", "surrogateescape")
 

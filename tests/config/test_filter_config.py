@@ -168,3 +168,17 @@ def test_rate_limits() -> None:
 )
 def test_mistakes_in_rate_limits(key: str, expected: str) -> None:
     assert problem(f"rate_limit: {{{key}}}").startswith(expected)
+
+
+def test_a_reload_reads_the_secrets_of_header_rules_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    text = f"headers: {{request: {{set: {{A: 'file:{file}'}}, append: {{B: 'env:OUR_TOKEN'}}}}}}"
+    monkeypatch.setenv("OUR_TOKEN", "of-a-variable")
+    for content in ("first", "second"):
+        file.write_text(content + "\n")
+        found = spec_of(text).filters.headers
+        assert found is not None
+        assert found.request.set == (("A", content),)
+        assert found.request.append == (("B", "of-a-variable"),)
+    file.write_text("two\nlines")
+    assert "expected a value in one line" in problem(text)

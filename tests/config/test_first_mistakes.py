@@ -122,6 +122,9 @@ def test_a_list_of_variables_shows_no_value() -> None:
 
 
 def test_a_hint_about_yaml_shows_no_value() -> None:
+    for line in ("[x://u:secret@127.0.0.1:{port}/x]", "[a, --key=secret:{port}]", "{key: secretvalue{port}b}"):
+        text = PROGRAM.format("").replace("[serve]", line)
+        assert "secret" not in " ".join(problems_of(text)), line
     for line in ("KEY:secret", "KEY: [secret", "KEY: 'secret", "KEY: se: secret"):
         text = PROGRAM.format(f"environment:\n        {line}\n        B: c")
         assert "secret" not in " ".join(problems_of(text)), line

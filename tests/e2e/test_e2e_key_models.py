@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,9 +192,9 @@ def test_a_listener_that_requires_no_key(run_activator: RunActivator, tmp_path: 
         )
         with Http2Client(inside, authority=HOST) as client:
             assert client.ask("/v1/models").status == 200
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
         for protocol in ("h2", "http/1.1"):
-            trusting = ssl.create_default_context()
-            authority.configure_trust(trusting)
             trusting.set_alpn_protocols([protocol])
             if protocol == "h2":
                 with Http2Client(str(secure["address"]), authority=HOST, tls=trusting) as client:
@@ -202,3 +203,13 @@ def test_a_listener_that_requires_no_key(run_activator: RunActivator, tmp_path: 
                 with Client(str(secure["address"])) as plain:
                     plain.secure(trusting, "localhost")
                     assert plain.ask(gemma).status == 200
+        with Client(inside) as plain, Client(str(secure["address"])) as other:
+            other.secure(trusting, "localhost")
+            assert (plain.ask(gemma).status, other.ask(gemma).status) == (200, 200)
+            made["listen"][1]["keys"] = True
+            made["listen"][2]["min_version"] = "1.3"
+            (tmp_path / "activator0.yaml").write_text(json.dumps(made))
+            activator.signal(signal.SIGHUP)
+            eventually(lambda: ask(inside, gemma).status == 401, "the reload ends the exemption")
+            assert plain.ask(gemma).status == 401, "also of a connection from before"
+            assert other.ask(gemma).status == 200, "which the other listener still has"

@@ -45,3 +45,8 @@ revisions:
     assert revision["headers"]["request"]["set"] == {"Authorization": "…"}
     assert revision["set_params"]["temperature"] == 0.5 and revision["set_params"]["extra"]["n"] == 1
     assert revision["forward_auth"]["url"].endswith("&app=a")
+
+
+def test_any_parameter_is_shown() -> None:
+    text = "revisions: [{name: a, hosts: [a], pods: ['127.0.0.1:1'], set_params: {u: ['http://x', {b: 'y@z'}, 1]}}]"
+    assert configuration(parse(text, "f", {}))["revisions"][0]["set_params"] == {"u": ["http://x", {"b": "y@z"}, 1]}

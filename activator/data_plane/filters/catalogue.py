@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from activator.config.specs import FilterSpec, FiltersSpec, HeaderRulesSpec, RateLimitSpec, UserSpec
+from activator.config.specs import FilterSpec, FiltersSpec, RateLimitSpec, UserSpec
 from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.filters.activity import ActivityTracking
 from activator.data_plane.filters.allow import Allow
@@ -36,7 +36,6 @@ from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.quotas.quotas import Quotas
 from activator.data_plane.stored_responses.store import ResponseStore
 from activator.runtime.clock import Now, TimingWheel
-from activator.runtime.errors import StartError
 from activator.runtime.plugins import PluginError
 from activator.runtime.secret_text import read_secret, without_secrets
 from lb.rng import Rng
@@ -137,7 +136,7 @@ class FilterCatalogue:
         if spec.server_timing:
             filters.append(ServerTiming())
         if spec.headers is not None:
-            filters.append(self._header_rules(spec.headers))
+            filters.append(HeaderRules(spec.headers))
         if spec.record is not None:
             filters.append(Record(spec.record, self._captures, self._now))
         return FilterChain(filters, self.shared) if filters or self.shared else None
@@ -172,14 +171,6 @@ class FilterCatalogue:
 
     def _share(self) -> None:
         self.shared = tuple([one for one in (self._knative, self._cors, self._keys) if one is not None])
-
-    def _header_rules(self, spec: HeaderRulesSpec) -> Filter:
-        """Create the filter of header rules; if a secret of theirs cannot be read, one that refuses all requests."""
-        try:
-            return HeaderRules(spec)
-        except (StartError, ValueError) as error:
-            self._on_error(error)
-            return Unusable("headers")
 
     def _of_package(self, spec: FilterSpec) -> Filter:
         """Create a filter of a package; if that fails, return one that refuses all requests."""

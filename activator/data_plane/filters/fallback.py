@@ -66,14 +66,14 @@ class StatusFallback(Filter):
     def __init__(self, spec: FallbackSpec) -> None:
         self._statuses = frozenset(spec.statuses)
         self._key = spec.revision
-        self._any_method = spec.any_method
+        self.repeats_any_method = spec.any_method
         self._replacement = _Replacement(spec)
 
     def on_pod_status(self, request: Exchange, head: ResponseHead) -> None:
         if head.status not in self._statuses or request.is_grpc:
             return
         if self._key:
-            request.fall_back(self._key, Reason.UPSTREAM_STATUS, self._any_method)
+            request.fall_back(self._key, Reason.UPSTREAM_STATUS, self.repeats_any_method)
         else:
             retry_after = head.headers.get(b"retry-after") or b""
             self._replacement.send(request, Reason.UPSTREAM_STATUS, head.status, retry_after)

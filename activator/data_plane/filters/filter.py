@@ -62,6 +62,8 @@ class Failure:
 class Filter:
     """One feature, applied to the requests of one revision or to all requests."""
 
+    repeats_any_method: bool = False  # it may pass on a request that is not idempotent after its pod's response
+
     def on_arrival(self, request: Exchange) -> None:
         """Handle a request before routing: may call `respond`, `edit` or `route_to`."""
 
@@ -107,6 +109,7 @@ class FilterChain:
         self.on_response = _with("on_response", self.filters)
         self.on_failure = _with("on_failure", (*filters, *shared))
         self.on_end = _with("on_end", self.filters)
+        self.repeats_any_method: bool = any(one.repeats_any_method for one in self.filters)
 
 
 def _with(hook: str, filters: tuple[Filter, ...]) -> tuple[Filter, ...]:

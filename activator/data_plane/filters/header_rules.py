@@ -9,7 +9,6 @@ from activator.config.specs import FieldRulesSpec, HeaderRulesSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.headers.edits import FieldEdit, HeadEdits, addition, edited_fields, removal, replacement
-from activator.runtime.secret_text import read_secret
 
 
 @final
@@ -17,11 +16,11 @@ class HeaderRules(Filter):
     """The header rules of one revision. Responses of the activator itself are not edited."""
 
     def __init__(self, spec: HeaderRulesSpec) -> None:
-        """Make the filter. Raises StartError for a secret that cannot be read, ValueError for one of several lines."""
+        """Make the filter. Raises ValueError for a value of several lines."""
         self._host: bytes = b""
         for name, value in spec.request.set:
             if name.lower() == "host":
-                self._host = read_secret(value, name).encode()
+                self._host = value.encode()
         self._request: list[FieldEdit] = _edits_of(spec.request)
         self._response: list[FieldEdit] = _edits_of(spec.response)
 
@@ -42,7 +41,7 @@ def _edits_of(rules: FieldRulesSpec) -> list[FieldEdit]:
         edits.append(removal(frozenset([name.lower().encode() for name in rules.remove])))
     for name, value in rules.set:
         if name.lower() != "host":
-            edits.append(replacement(name.encode(), read_secret(value, name).encode()))
+            edits.append(replacement(name.encode(), value.encode()))
     for name, value in rules.append:
-        edits.append(addition(name.encode(), read_secret(value, name).encode()))
+        edits.append(addition(name.encode(), value.encode()))
     return edits

@@ -128,7 +128,8 @@ def _is_read(request: Exchange) -> bool:
     if request.upgrade or is_grpc(head):
         return False
     if head.content_length < 0:
-        return head.has_body and (head.headers.get(b"content-type") or b"").lower().startswith(b"application/json")
+        kind = (head.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
+        return head.has_body and kind == b"application/json"
     return 0 < head.content_length <= READ_BYTES
 
 

@@ -142,9 +142,10 @@ class Attempt(PodUser):
     def _may_be_sent_again(self, pod: PodStream) -> bool:
         """Return True if the request may go to another pod or revision after it was written to this one."""
         filters = self.exchange.filters
-        if filters is not None and filters.replaces_responses():
-            return True
-        return pod.reused and is_idempotent(self.exchange)
+        replaces = filters is not None and filters.replaces_responses()
+        if not pod.reused and not replaces:
+            return False
+        return is_idempotent(self.exchange) or (filters is not None and filters.repeats_any_method())
 
     def pod_blocked(self) -> None:
         exchange = self.exchange

@@ -117,6 +117,10 @@ class FilterRun:
         """Return True if a filter has an `on_pod_status`."""
         return self.chain is not None and len(self.chain.on_pod_status) != 0
 
+    def repeats_any_method(self) -> bool:
+        """Return True if a filter may send a request of any method to another revision after its pod's response."""
+        return self.chain is not None and self.chain.repeats_any_method
+
     def replace_response(self, head: ResponseHead) -> bool:
         """Call `on_pod_status`; return True if a filter has responded or another revision has taken the request."""
         exchange = self._exchange

@@ -10,6 +10,8 @@ Rules
 
 from __future__ import annotations
 
+from typing import final
+
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.message import RequestHead
@@ -44,6 +46,14 @@ from activator.runtime.transport import (
 )
 
 
+@final
+class KeyExemption:
+    """The exemption of the requests at one address from keys; a reload may end it while connections last."""
+
+    def __init__(self) -> None:
+        self.holds: bool = True
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientConnection(RegisteredConnection):
     """The base class of both protocols; an `Http1Connection` is replaced if the first bytes are those of HTTP/2."""
@@ -59,7 +69,7 @@ class ClientConnection(RegisteredConnection):
         self._origin: Origin | None = None
         self.endpoints: Endpoints | None = None  # from a PROXY protocol header, or from the kernel
         self.redirect: FilterChain | None = None  # set if the listener redirects every request
-        self.needs_key: bool = True  # False: the listener requires no key
+        self.key_exemption: KeyExemption | None = None  # set if the listener requires no key
         self._entry: bytes = b""  # the dedicated port that it connected to; empty: a shared port
         # From the last response on:
         self._closing: Closing | None = None
@@ -122,7 +132,8 @@ class ClientConnection(RegisteredConnection):
     def open_request(self, head: RequestHead, client: ClientStream) -> Exchange:
         """Return the exchange of a request that has been read."""
         proxy = self._registry.proxy
-        if not self.needs_key:
+        exemption = self.key_exemption
+        if exemption is not None and exemption.holds:
             head.needs_key = False
         if self.redirect is not None:
             return proxy.open_redirected(head, client, self.redirect)

@@ -119,7 +119,7 @@ class Http1Connection(StreamOwner):
         transport.set_protocol(connection)
         connection.endpoints = self.endpoints
         connection.redirect = self.redirect
-        connection.needs_key = self.needs_key
+        connection.key_exemption = self.key_exemption
         connection.take_over(transport, data)
 
     def eof_received(self) -> bool | None:

@@ -13,7 +13,7 @@ from activator.codec.proxy_protocol import Endpoints
 from activator.config.model.listeners import Listener, Redirect, address_of_listener
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.filters.https_redirect import HTTPS_PORT, HttpsRedirect
-from activator.data_plane.server.client_connection import ClientConnection
+from activator.data_plane.server.client_connection import ClientConnection, KeyExemption
 from activator.data_plane.server.half_close_sweep import HalfCloseSweep
 from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.http2_connection import Http2ClientConnection
@@ -90,14 +90,14 @@ class _Accepting:
         certificate: ServerCertificate | None,
         proxies: TrustedProxies | None,
         redirect: FilterChain | None,
-        needs_key: bool,
+        key_exemption: KeyExemption | None,
     ) -> None:
         self._loop = loop
         self._registry = registry
         self._certificate = certificate
         self._proxies = proxies
         self._redirect = redirect
-        self._needs_key = needs_key
+        self._key_exemption = key_exemption
 
     def accepted(self) -> ProxyHeaderReader | Handshake | Http1Connection:
         """Return the protocol of a new connection; the factory of `loop.create_server`."""
@@ -122,7 +122,7 @@ class _Accepting:
         connection = Http1Connection(self._registry)
         connection.endpoints = endpoints
         connection.redirect = self._redirect
-        connection.needs_key = self._needs_key
+        connection.key_exemption = self._key_exemption
         return connection
 
     def _handshake(self, endpoints: Endpoints | None, early: bytes = b"") -> Handshake:
@@ -149,7 +149,7 @@ class _Accepting:
             )
             transport.set_protocol(connection)
             connection.endpoints = endpoints
-            connection.needs_key = self._needs_key
+            connection.key_exemption = self._key_exemption
             connection.bare = handshake.bare
             connection.connection_made(transport)
 
@@ -187,6 +187,7 @@ class Server:
         self._registry = registry
         self._start_task = start_task
         self._servers: dict[ListeningSocket, asyncio.Server | TurnAccepting] = {}
+        self._exemptions: dict[str, KeyExemption] = {}  # by the address of the listener
         self._closed = False
         self._sweep = HalfCloseSweep(registry)
         self._sweep.arm()
@@ -204,9 +205,9 @@ class Server:
         factory: Any = partial(Http1Connection, self._registry)
         proxies = _proxies_of(listener.wanted)
         redirect = _redirect_of(listener.wanted, self._registry)
-        needs_key = isinstance(listener.wanted, str) or listener.wanted.keys
-        if listener.certificate is not None or proxies is not None or redirect is not None or not needs_key:
-            factory = _Accepting(loop, self._registry, listener.certificate, proxies, redirect, needs_key).accepted
+        exemption = self._exempt(listener)
+        if listener.certificate is not None or proxies is not None or redirect is not None or exemption is not None:
+            factory = _Accepting(loop, self._registry, listener.certificate, proxies, redirect, exemption).accepted
         if listener.is_shared:
             assert self._start_task is not None, "for a shared socket"
             self._servers[listener] = TurnAccepting(loop, listener.socket, factory, self._start_task)
@@ -214,6 +215,22 @@ class Server:
         is_unix = listener.socket.family == socket.AF_UNIX
         create: Any = loop.create_unix_server if is_unix else loop.create_server
         self._servers[listener] = await create(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
+
+    def _exempt(self, listener: ListeningSocket) -> KeyExemption | None:
+        """Return the exemption from keys of a new listener; one with the same address may have begun it."""
+        known = self._exemptions.get(listener.address)
+        if isinstance(listener.wanted, str) or listener.wanted.keys:
+            self.end_exemption(listener.address)
+            return None
+        if known is None or not known.holds:
+            known = self._exemptions[listener.address] = KeyExemption()
+        return known
+
+    def end_exemption(self, address: str) -> None:
+        """Require keys at this address from now on, also of connections that were accepted there."""
+        known = self._exemptions.pop(address, None)
+        if known is not None:
+            known.holds = False
 
     def close(self, listener: ListeningSocket, is_left: bool = False) -> None:
         """Stop accepting; accepted connections continue. `is_left`: no other listener has its address."""

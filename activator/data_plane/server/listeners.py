@@ -101,7 +101,10 @@ class Listeners:
                     check = listener.certificate.check
                     self._watches[listener] = self._tasks.repeat("certificate", CERTIFICATE_CHECK_S, check)
             for listener in change.leaving:
-                server.close(listener, self._is_unused(listener))
+                is_unused = self._is_unused(listener)
+                server.close(listener, is_unused)
+                if is_unused:
+                    server.end_exemption(listener.address)
                 self._leaving.remove(listener)
                 watch = self._watches.pop(listener, None)
                 if watch is not None:

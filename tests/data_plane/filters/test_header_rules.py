@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from activator.codec.message import Fields
 from activator.config.specs import FieldRulesSpec, FiltersSpec, HeaderRulesSpec
 from activator.runtime.reasons import Reason
@@ -57,30 +53,3 @@ def test_each_attempt_is_edited_once() -> None:
 
 def test_a_revision_without_rules_has_no_filter() -> None:
     assert World().throttler.filters is None
-
-
-def test_a_value_may_be_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "token"
-    file.write_text("of-a-file\n")
-    monkeypatch.setenv("OUR_TOKEN", "of-a-variable")
-    rules = FieldRulesSpec(set=(("Authorization", f"file:{file}"),), append=(("X-Token", "env:OUR_TOKEN"),))
-    world = World(filters=FiltersSpec(headers=HeaderRulesSpec(request=rules)))
-    pool = world.pod()
-    world.begin(request_head())
-    sent = pool.pods[0].head
-    assert sent is not None
-    assert (sent.headers.get(b"authorization"), sent.headers.get(b"x-token")) == (b"of-a-file", b"of-a-variable")
-
-
-@pytest.mark.parametrize("content", [None, "two\nlines"])
-def test_without_its_secret_a_revision_refuses_requests(tmp_path: Path, content: str | None) -> None:
-    """A file that was removed after the configuration was checked."""
-    file = tmp_path / "token"
-    if content is not None:
-        file.write_text(content)
-    rules = FieldRulesSpec(set=(("Authorization", f"file:{file}"),))
-    world = World(filters=FiltersSpec(headers=HeaderRulesSpec(request=rules)))
-    pool = world.pod()
-    _, client = world.begin(request_head())
-    assert client.status == 500 and client.reason == Reason.INTERNAL.value and pool.pods == []
-    assert "lines" not in str(world.errors)
