@@ -6,8 +6,8 @@ Rules
   2. A text that is not an object is not changed. A text that is not valid JSON is not changed from the first byte on
      that shows it.
   3. The text of a member that remains is not changed; white space between members is dropped.
-  4. A strict edit writes only what is JSON: nothing from the first byte on that shows that the text is not, and nothing
-     after the object. It removes all members whose name some readers take for a removed one.
+  4. A strict edit stops at the first byte that shows that the text is not valid JSON, and at the end of the object.
+     It removes all members whose name some readers take for a removed one.
   5. At most a name is buffered, as long as it may be one that is removed. Each byte is read a bounded number of times,
      whatever the text contains and however it is split.
 """

@@ -3,7 +3,7 @@
 Rules
   1. It applies at revisions with models. The first `model` of a body selects; all others are removed, in any case and
      however they are escaped, and also the first if it is none of the revision's.
-  2. Pods are told that the body is JSON, which is UTF-8. Other bodies (multipart, a content coding, gRPC) and a
+  2. Pods get the Content-Type application/json, which is UTF-8. Other bodies (multipart, a content coding, gRPC) and a
      parameter `model` in the target are refused, because pods may find a model there.
   3. From the first byte on that shows that a body is not valid JSON, nothing of it is passed on, nor what follows the
      object: readers that accept more than JSON may find a model there.
