@@ -102,6 +102,7 @@ def test_a_copy_has_every_attribute() -> None:
         setattr(head, name, name.encode())
     head.has_internal = head.takes_trailers = True
     head.claims = [b"a"]
+    head.needs_key = False
     copied = head.copy()
     assert copied is not head
     for name in ATTRIBUTES:
@@ -110,7 +111,7 @@ def test_a_copy_has_every_attribute() -> None:
 
 ATTRIBUTES = (
     "method", "target", "authority", "headers", "content_length", "has_body", "upgrade", "named", "claims",
-    "has_internal", "takes_trailers", "entry", "traceparent",
+    "has_internal", "takes_trailers", "entry", "traceparent", "needs_key",
 )  # fmt: skip
 
 
