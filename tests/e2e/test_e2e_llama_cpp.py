@@ -77,7 +77,7 @@ def test_models_of_llama_cpp(activator: Activator) -> None:
     assert json.loads(answer.body)["usage"]["completion_tokens"] == 3, "max_tokens is set"
     assert activator.revision("one")["processes"]["processes"] == 0, "one model at a time"
     answer = chat(activator, "unknown")
-    assert answer.status == 404 and b'model "unknown"' in answer.body
+    assert answer.status == 404 and b'model \\"unknown\\"' in answer.body
 
 
 def test_the_key_value_cache_survives_a_swap(activator: Activator) -> None:
