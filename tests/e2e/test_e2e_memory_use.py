@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -88,7 +87,6 @@ def test_a_group_may_count_what_was_measured(run_activator: RunActivator, is_mea
         eventually(lambda: memory(activator, name) > 60 * MIB, "it is measured")  # noqa: B023
     assert loaded(activator) == ["one", "two"], "a measurement takes nothing away from a program that runs"
     unload(activator, "one", "two")
-    time.sleep(0.5)  # a tick later the amounts count
     get(activator, "one")
     get(activator, "two")
     wanted = ["two"] if is_measured else ["one", "two"]

@@ -41,7 +41,7 @@ log = logging.getLogger("activator.process")
 class MemoryWatch:
     """The memory of all programs.
 
-    `counted_changed()` is called when `counted` has changed.
+    `counted_changed()` is called when `counted()` has changed because a revision was unloaded.
     """
 
     def __init__(self, tasks: TaskGroupOwner, fleets: Fleets, now: Now, counted_changed: Callable[[], None]) -> None:
@@ -51,25 +51,38 @@ class MemoryWatch:
         self._counted_changed = counted_changed
         self._gpus = Gpus()
         self._measured_s = 0.0
+        self._has_new = False  # a program has become ready since the last walk
         self.is_measuring = False  # a walk over /proc is under way
         self._use: dict[str, Use] = {}  # by identity
         self._peaks: dict[str, tuple[Program, Use]] = {}  # by revision, and its program at the time
+        self._counted: dict[str, tuple[Program, Use]] = {}  # the peaks when the last program of a revision ended
         self._warned: dict[tuple[str, str], int] = {}  # the declared amount, by revision and resource
-        self.counted: dict[str, Use] = {}  # the most that one copy of a revision has used, once it was unloaded
 
     def tick(self) -> None:
         """Measure when it is time; to be called several times in a second."""
-        now_s, present = self._now(), [one for one in self._fleets.processes() if one.unit.leader]
-        is_due = now_s - self._measured_s >= SAMPLE_S
-        is_new = any(one.ready and one.identity not in self._use for one in present)
-        if (is_due or (is_new and now_s - self._measured_s >= SAMPLE_MIN_S)) and not self.is_measuring:
-            leaders = {one.identity: one.unit.leader for one in present}
-            self._measured_s = now_s
-            if leaders or self._use:
-                self.is_measuring = True
-                self._tasks.start("memory of programs", self._measure(leaders))
-        if self._count():
+        now_s = self._now()
+        if now_s - self._measured_s < (SAMPLE_MIN_S if self._has_new else SAMPLE_S) or self.is_measuring:
+            return
+        self._measured_s = now_s
+        self._has_new = False
+        leaders = {one.identity: one.unit.leader for one in self._fleets.processes() if one.unit.leader}
+        if leaders or self._use:
+            self.is_measuring = True
+            self._tasks.start("memory of programs", self._measure(leaders))
+
+    def programs_changed(self, key: str) -> None:
+        """Measure soon after a program has become ready; count the peak of a revision when its last one has ended."""
+        present = self._fleets.of(key)
+        if any(one.ready and one.identity not in self._use for one in present):
+            self._has_new = True
+        peak = self._peaks.get(key)
+        if not present and peak is not None and peak != self._counted.get(key):  # a running one may need more
+            self._counted[key] = peak
             self._counted_changed()
+
+    def counted(self) -> dict[str, Use]:
+        """Return the most that one copy of each revision has used, of those that were unloaded since."""
+        return {key: use for key, (program, use) in self._counted.items() if self._is_present(key, program)}
 
     def use_of(self, key: str) -> Use:
         """Return what all programs of a revision used when they were measured last."""
@@ -89,6 +102,7 @@ class MemoryWatch:
             self.is_measuring = False
         for key in self._peaks.keys() - self._fleets.by_key.keys():
             del self._peaks[key]
+            self._counted.pop(key, None)
         self._warned = {name: amount for name, amount in self._warned.items() if name[0] in self._fleets.by_key}
         for fleet in self._fleets.all():
             program = fleet.revision.program
@@ -104,19 +118,6 @@ class MemoryWatch:
         peak = peak if before == program else {}
         names = peak.keys() | use.keys()
         self._peaks[key] = program, {name: max(peak.get(name, 0), use.get(name, 0)) for name in names}
-
-    def _count(self) -> bool:
-        """Count the peaks of revisions without programs: no running one may need more. Return True for a change."""
-        counted = {
-            key: peak if not self._fleets.of(key) else self.counted.get(key, {})
-            for key, (program, peak) in self._peaks.items()
-            if self._is_present(key, program)
-        }
-        counted = {key: use for key, use in counted.items() if use}
-        if counted == self.counted:
-            return False
-        self.counted = counted
-        return True
 
     def _compare(self, key: str, needs: Mapping[str, int], use: Use) -> None:
         for name, amount in use.items():

@@ -97,7 +97,7 @@ class ProcessSource(Source):
             else:
                 self.drop_revision(key)
         self._config = config
-        self.groups.configure(resolve_groups(config, self.memory.counted))
+        self.groups.configure(resolve_groups(config, self.memory.counted()))
         self.dependencies.configure({key: tuple(map(key_of, one.depends_on)) for key, one in with_programs.items()})
         for key, revision in with_programs.items():
             self._set(key, revision)
@@ -204,7 +204,7 @@ class ProcessSource(Source):
     def _counted_changed(self) -> None:
         """Apply measured amounts to the groups that count them."""
         if any(group.measured for group in self._config.groups):
-            self.groups.configure(resolve_groups(self._config, self.memory.counted))
+            self.groups.configure(resolve_groups(self._config, self.memory.counted()))
 
     def _report(self, change: Change) -> None:
         self._submit(change)
@@ -221,6 +221,7 @@ class ProcessSource(Source):
 
     def programs_changed(self, key: str, group: str) -> None:
         self.dependencies.programs_changed(key)
+        self.memory.programs_changed(key)
         try:
             self.groups.programs_changed(key, group)
         except Exception as error:  # a bug in the group, not a failure of the program: the next tick decides again
