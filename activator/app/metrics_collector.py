@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
@@ -17,6 +19,7 @@ from activator.runtime.tasks import TaskGroupOwner
 from activator.workers.messages import WorkerCounts
 from activator.workers.sums import plus
 from activator.workers.workers import Workers
+from lb.tracker import STATE_NAMES
 
 if TYPE_CHECKING:
     from activator.app.sources import Sources
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from activator.telemetry.metrics.program_families import Program
     from activator.telemetry.metrics.worker_families import WorkerFigures
     from activator.telemetry.request_hooks import RequestHooks
+
+CLOCK_STEP_S: Final = 1.0  # a larger change of the time of day moves the shown times of former events
 
 
 class MetricsCollector:
@@ -56,6 +61,7 @@ class MetricsCollector:
         self._membership: Membership | None = None
         self._exposition: Exposition | None = None
         self._knative_metrics: KnativeMetrics | None = None
+        self._booted_s = 0.0  # the time of day when the monotonic clock began
 
     def join(self, membership: Membership | None) -> None:
         """Read the figures of the group, too, from now on."""
@@ -74,12 +80,29 @@ class MetricsCollector:
                 Exposition,  # prometheus-client: only when asked for
             )
 
-            self._exposition = Exposition(self._workers.revision_statistics, self._program)
+            self._exposition = Exposition(self._revisions, self._program)
         cluster = self._sources.cluster
         if cluster is not None:
             self._control.controllers.rest_totals(cluster.client.requests_total)
         self._exposition.histograms = self._config().metrics.histograms
         return self._exposition.render(accept)
+
+    def _revisions(self) -> Iterator[RevisionStatistics]:
+        """Yield the figures of each revision, with the states of the pods that are shown one by one."""
+        booted_s = time.time() - self._now()
+        if abs(booted_s - self._booted_s) > CLOCK_STEP_S:
+            self._booted_s = booted_s
+        for one in self._workers.revision_statistics():
+            yield replace(one, pod_states=self._pod_states(one)) if one.by_pod else one
+
+    def _pod_states(self, revision: RevisionStatistics) -> dict[str, tuple[str, float]]:
+        record = self._control.worker.model.revisions.get(revision.key)
+        pods = () if record is None else record.pods.values()
+        return {
+            pod.address: (STATE_NAMES[pod.state()], round(self._booted_s + pod.since_s, 3))
+            for pod in pods
+            if pod.address in revision.by_pod and not pod.ousted_by
+        }
 
     def _program(self) -> Program:
         """Return what the metrics of the program are read from."""

@@ -80,6 +80,7 @@ def _tokens(tokens: TokenTraffic) -> TokenStatistics:
         cached=tokens.cached,
         first_token=Distribution.of(tokens.first_token),
         output_token=Distribution.of(tokens.output_token),
+        by_user=dict(tokens.by_user),
     )
 
 

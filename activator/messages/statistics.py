@@ -60,6 +60,7 @@ class TokenStatistics(msgspec.Struct, frozen=True):
     cached: int
     first_token: Distribution
     output_token: Distribution
+    by_user: dict[str, tuple[int, int]] = {}  # `prompt` and `completion`, by the name of the user
 
 
 class TrafficStatistics(msgspec.Struct, frozen=True):
@@ -127,3 +128,5 @@ class RevisionStatistics(msgspec.Struct, frozen=True):
     traffic: TrafficStatistics | None  # None before the first request
     table: TableStatistics
     by_pod: dict[str, tuple[int, int, float]] = {}  # by address: responses, errors, seconds to the first byte
+    # Set where metrics are read: the state of each pod in `by_pod`, and when it began (s since 1970), by address.
+    pod_states: dict[str, tuple[str, float]] = {}

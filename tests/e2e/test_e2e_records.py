@@ -72,6 +72,8 @@ def test_tokens_in_metrics_log_and_commands(run_activator: RunActivator, tmp_pat
         for kind, count in (("prompt", 40.0), ("completion", 8.0), ("cached", 32.0)):
             eventually(lambda kind=kind, count=count: metric(activator, f'{series}"{kind}"') == count)  # type: ignore[misc]
         assert metric(activator, 'activator_user_tokens_total{kind="completion",user="alice"}') == 8.0
+        own = 'activator_revision_user_tokens_total{namespace="default",revision="llama",user="alice",kind='
+        assert (metric(activator, f'{own}"prompt"'), metric(activator, f'{own}"completion"')) == (40.0, 8.0)
         assert metric(activator, "activator_first_token_seconds_count") == 1.0
         assert metric(activator, "activator_output_token_seconds_count") in (0.0, 1.0), "0: all came in one read"
         eventually(lambda: log.read_text().count("\n") >= 2)

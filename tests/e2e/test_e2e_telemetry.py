@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -137,12 +138,19 @@ def test_metrics_of_each_pod(run_activator: RunActivator, tmp_path: Path, worker
             {"name": "many", "hosts": ["many.test"], "pods": [one.address, two.address, bad.address]},
         ]
         configuration = configured(revisions, metrics={"pods": 2}, workers=workers)
+        began_s = time.time() - 0.01
         activator = run_activator(configuration)
 
         def series(name: str) -> dict[tuple[str, str], float]:
             text = activator.ask("/metrics")[2].decode()
             pattern = rf'^activator_pod_{name}_total{{namespace="default",revision="(.*)",pod="(.*)"}} (.*)$'
             return {(revision, pod): float(value) for revision, pod, value in re.findall(pattern, text, re.MULTILINE)}
+
+        def changes() -> dict[tuple[str, str], tuple[str, float]]:
+            text = activator.ask("/metrics")[2].decode()
+            name = "activator_pod_state_changed_timestamp_seconds"
+            pattern = rf'^{name}{{namespace="default",revision="(.*)",pod="(.*)",state="(.*)"}} (.*)$'
+            return {(one[0], one[1]): (one[2], float(one[3])) for one in re.findall(pattern, text, re.MULTILINE)}
 
         def ask_often(host: str, count: int = 20) -> None:
             for _ in range(count):
@@ -157,12 +165,18 @@ def test_metrics_of_each_pod(run_activator: RunActivator, tmp_path: Path, worker
         eventually(lambda: series("responses") == expected(), "all responses are counted")
         assert series("errors") == {key: 3.0 if key[0] == "bad" else 0.0 for key in expected()}
         assert all(0.0 < value < 20.0 for value in series("first_byte_seconds").values())
+        first = changes()
+        assert first.keys() == expected().keys() and {state for state, _ in first.values()} == {"ready"}
+        assert all(began_s <= at_s <= time.time() for _, at_s in first.values())
         admin = ("--admin", f"http://{activator.admin}")
         assert cli("drain-pod", "few", one.address, *admin).returncode == 0
         eventually(lambda: ("few", one.address) not in series("responses"), "it has no slot")
         assert cli("enable-pod", "few", one.address, *admin).returncode == 0
         ask_often("few.test")
         eventually(lambda: series("responses") == expected(), "the counts go on")
+        later = changes()
+        assert [key for key in first if later[key] != first[key]] == [("few", one.address)]
+        assert later["few", one.address][1] > first["few", one.address][1]
         if workers > 1:
             activator.may_log_errors = True
             os.kill(pids(activator)[0], signal.SIGKILL)

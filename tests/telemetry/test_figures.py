@@ -271,6 +271,7 @@ def a_revision() -> Any:
             cached=103,
             first_token=took(104.0, FIRST_TOKEN_BOUNDS_S),
             output_token=took(0.5, OUTPUT_TOKEN_BOUNDS_S),
+            by_user={"alice": (98, 99)},
         ),
     )
     counters = Of(
@@ -335,6 +336,7 @@ REVISION: dict[str, float | Figures] = {
     "activator_upgrades": 8.0,
     "activator_upgrade_tunnels": 9.0,
     "activator_tokens": {("prompt",): 101.0, ("completion",): 102.0, ("cached",): 103.0},
+    "activator_revision_user_tokens": {("alice", "prompt"): 98.0, ("alice", "completion"): 99.0},
     "activator_first_token_seconds": 104.0,
     "activator_output_token_seconds": 0.5,
     "activator_requests": 10.0,
@@ -368,6 +370,7 @@ REVISION: dict[str, float | Figures] = {
     "activator_pod_responses": {("10.0.0.1:80",): 51.0, ("10.0.0.2:80",): 54.0},
     "activator_pod_errors": {("10.0.0.1:80",): 52.0, ("10.0.0.2:80",): 55.0},
     "activator_pod_first_byte_seconds": {("10.0.0.1:80",): 53.0, ("10.0.0.2:80",): 56.0},
+    "activator_pod_state_changed_timestamp_seconds": {("10.0.0.1:80", "ready"): 57.0},
     "activator_pod_connections": {("open",): 11.0, ("idle",): 22.0, ("dialling",): 33.0, ("waiting",): 44.0},
     "activator_sparse_array_length": 10.0,
     "activator_sparse_array_slots": 23.0,
@@ -477,7 +480,9 @@ def figure(value: Value) -> float:
         (
             REVISION_FAMILIES,
             replace(
-                statistics.revision(a_revision()), by_pod={"10.0.0.1:80": (51, 52, 53.0), "10.0.0.2:80": (54, 55, 56.0)}
+                statistics.revision(a_revision()),
+                by_pod={"10.0.0.1:80": (51, 52, 53.0), "10.0.0.2:80": (54, 55, 56.0)},
+                pod_states={"10.0.0.1:80": ("ready", 57.0)},
             ),
             REVISION,
         ),

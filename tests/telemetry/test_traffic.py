@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activator.codec.token_counts import TokenCounts
 from activator.config.specs import FiltersSpec, QueueSpec
 from activator.data_plane.exchange import Exchange
+from activator.data_plane.throttle.counters import OTHER_USERS, USERS_MAX, TokenTraffic
 from activator.data_plane.throttle.starting import PHASES, Start
 from activator.runtime.histogram import Histogram
 from activator.runtime.reasons import Reason
@@ -197,3 +199,16 @@ def test_phases_are_never_negative_and_add_up(
     phases = start.phases(arrived_s, granted_s, connected_s, first_byte_s)
     assert all(phase >= 0.0 for phase in phases)
     assert sum(phases) == pytest.approx(first_byte_s - arrived_s)
+
+
+def test_tokens_are_counted_for_a_bounded_number_of_users() -> None:
+    tokens = TokenTraffic()
+    for turn in range(2):
+        for number in range(USERS_MAX + 50):
+            tokens.add(TokenCounts(2, 1, 0), f"user-{number}")
+        tokens.add(TokenCounts(7, 7, 0), "")
+        shared = tokens.by_user[OTHER_USERS]
+        assert shared == (100 * (turn + 1), 50 * (turn + 1)) and len(tokens.by_user) == USERS_MAX + 1
+    named = [counts for user, counts in tokens.by_user.items() if user != OTHER_USERS]
+    assert named == [(4, 2)] * USERS_MAX
+    assert (tokens.prompt, tokens.completion) == (4 * (USERS_MAX + 50) + 14, 2 * (USERS_MAX + 50) + 14)

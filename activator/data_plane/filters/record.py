@@ -178,12 +178,12 @@ def _add_tokens(request: Exchange, counters: RevisionCounters) -> None:
     tokens = usage.tokens
     if tokens is None:
         return
-    traffic.add(tokens)
+    access = request.access
+    user = None if access is None else access.user
+    traffic.add(tokens, "" if user is None else user.name)
     output_token_s = usage.output_token_s()
     if output_token_s > 0.0:
         traffic.output_token.observe(output_token_s)
-    access = request.access
-    user = None if access is None else access.user
     if user is not None:
         user.totals.prompt_tokens += tokens.prompt
         user.totals.completion_tokens += tokens.completion

@@ -30,6 +30,9 @@ WAIT_BOUNDS_S: Final[tuple[float, ...]] = (
 # A start takes from 50 ms (a local program) to minutes (a container that is scheduled, pulled and started).
 COLD_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
+USERS_MAX: Final = 100  # users of a revision whose tokens are counted by name
+OTHER_USERS: Final = "_other"  # the name under which those of all others are counted
+
 # A first token takes from 10 ms to the time of a long prompt; the next ones from 1 ms, on a fast GPU, to 1 s.
 FIRST_TOKEN_BOUNDS_S: Final[tuple[float, ...]] = (
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0
@@ -47,12 +50,18 @@ class TokenTraffic:
         self.cached: i64 = 0  # the part of `prompt` that was not processed again
         self.first_token = Histogram(FIRST_TOKEN_BOUNDS_S)
         self.output_token = Histogram(OUTPUT_TOKEN_BOUNDS_S)
+        self.by_user: dict[str, tuple[int, int]] = {}  # `prompt` and `completion`, by the name of the user
 
-    def add(self, tokens: TokenCounts) -> None:
-        """Count the tokens of one response."""
+    def add(self, tokens: TokenCounts, user: str) -> None:
+        """Count the tokens of one response; `user` is "" if the request had no key."""
         self.prompt += tokens.prompt
         self.completion += tokens.completion
         self.cached += tokens.cached
+        if user:
+            if user not in self.by_user and len(self.by_user) >= USERS_MAX:
+                user = OTHER_USERS
+            prompt, completion = self.by_user.get(user, (0, 0))
+            self.by_user[user] = prompt + tokens.prompt, completion + tokens.completion
 
 
 @final

@@ -23,13 +23,12 @@ from activator.telemetry.metrics.families import Family, Kind, Row, counter, gau
 from activator.telemetry.metrics.group_families import GroupFigures
 from activator.telemetry.metrics.member_families import MemberFigures
 from activator.telemetry.metrics.memory_families import MemoryFigures
-from activator.telemetry.metrics.revision_families import REASONS
+from activator.telemetry.metrics.revision_families import REASONS, USER_TOKEN_KINDS
 from activator.telemetry.metrics.scaling_families import ScalingFigures
 from activator.telemetry.metrics.worker_families import WorkerFigures
 from activator.telemetry.tracing.switch import SPAN_OUTCOMES
 from lb.tracker import EMPTY, STATE_NAMES
 
-USER_TOKEN_KINDS = ("prompt", "completion")
 USED_LIMITS = ("requests", "tokens")
 USER_LIMITS = ("concurrency", "requests", "tokens", "unknown")
 

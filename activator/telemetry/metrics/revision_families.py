@@ -11,6 +11,7 @@ from activator.data_plane.throttle.counters import (
     FIRST_TOKEN_BOUNDS_S,
     OUTPUT_TOKEN_BOUNDS_S,
     REQUEST_BOUNDS_S,
+    USERS_MAX,
     WAIT_BOUNDS_S,
 )
 from activator.data_plane.throttle.starting import PHASES
@@ -26,6 +27,7 @@ CODE_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
 REASONS = tuple(reason.value for reason in Reason)
 POD_STATES = tuple(name for state, name in enumerate(STATE_NAMES) if state != EMPTY)
 TOKEN_KINDS = ("prompt", "completion", "cached")
+USER_TOKEN_KINDS = ("prompt", "completion")
 CONNECTION_STATES = ("open", "idle", "dialling", "waiting")  # as `TableStatistics.connections` has them
 
 
@@ -79,6 +81,18 @@ def _tokens(revision: Of) -> Iterable[Row]:
         return []
     counts = (tokens.prompt, tokens.completion, tokens.cached)
     return [((kind,), float(count)) for kind, count in zip(TOKEN_KINDS, counts, strict=True)]
+
+
+def _user_tokens(revision: Of) -> Iterable[Row]:
+    traffic = revision.traffic
+    if traffic is None or traffic.tokens is None:
+        return []
+    by_user = traffic.tokens.by_user.items()
+    return [
+        ((user, kind), float(count))
+        for user, counts in by_user
+        for kind, count in zip(USER_TOKEN_KINDS, counts, strict=True)
+    ]
 
 
 def _token_times(
@@ -191,6 +205,15 @@ TOKENS: tuple[Family[Of], ...] = (
         _tokens,
         ("kind",),
         (TOKEN_KINDS,),
+    ),
+    Family(
+        "activator_revision_user_tokens",
+        Kind.COUNTER,
+        f"The same tokens by the name of the user; _other: those of all users after the first {USERS_MAX}.",
+        _user_tokens,
+        ("user", "kind"),
+        ((), USER_TOKEN_KINDS),
+        is_named_only=True,
     ),
     _token_times(
         "activator_first_token_seconds",
@@ -342,10 +365,23 @@ def _of_pods(name: str, text: str, place: int) -> Family[Of]:
     return Family(name, Kind.COUNTER, text, rows, ("pod",), is_named_only=True)
 
 
+def _pod_changes(revision: Of) -> Iterable[Row]:
+    return [((pod, state), changed_s) for pod, (state, changed_s) in revision.pod_states.items()]
+
+
 EACH_POD: tuple[Family[Of], ...] = (
     _of_pods("activator_pod_responses", "Responses of the pod.", 0),
     _of_pods("activator_pod_errors", "Its responses with 5xx, and requests that it failed.", 1),
     _of_pods("activator_pod_first_byte_seconds", "The sum of the times to the first byte of its responses.", 2),
+    Family(
+        "activator_pod_state_changed_timestamp_seconds",
+        Kind.GAUGE,
+        "When the pod came into its present state, in seconds since 1970.",
+        _pod_changes,
+        ("pod", "state"),
+        ((), POD_STATES),
+        is_named_only=True,
+    ),
 )
 
 REVISION_FAMILIES: tuple[Family[Of], ...] = (*TRAFFIC, *TOKENS, *QUEUEING, *STARTING, *PODS, *EACH_POD, *SPARSE_ARRAY)
