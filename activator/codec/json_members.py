@@ -51,12 +51,14 @@ TRUE: Final = 1
 OBJECT: Final = 2
 LIST: Final = 3
 EMPTY_LIST: Final = 4
+NULL: Final = 5
 
 # One more position of the next byte, beside those of json_values.py.
 _ITEM: Final = 10  # after the opening bracket of a wanted array
 
 _ESCAPED_BYTES_MAX: Final = 6  # the longest form of one ASCII character
-_TRUE: Final = b"true"
+_SCALARS: Final = {b"true": TRUE, b"null": NULL}
+_SCALAR_BYTES_MAX: Final = 4
 
 
 @final
@@ -159,13 +161,13 @@ class MemberWalk:
 
     def _take_scalar(self, byte: i64) -> None:
         if byte in (COMMA, CLOSES_OBJECT) or is_space(byte):
-            self._note(TRUE if self._token == _TRUE and not self._is_long else OTHER)
+            self._note(OTHER if self._is_long else _SCALARS.get(self._token, OTHER))
             self._step = AFTER_VALUE
             if self.state == OPEN and not is_space(byte):
                 self._end_member(byte)
         elif byte in (QUOTE, COLON_BYTE, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
             self.state = NO_OBJECT
-        elif len(self._token) < len(_TRUE):
+        elif len(self._token) < _SCALAR_BYTES_MAX:
             self._token += bytes([byte])
         else:
             self._is_long = True

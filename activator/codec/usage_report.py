@@ -1,9 +1,9 @@
 """The report of tokens at the end of a stream of OpenAI's API: the option that asks for it, and the event that has it.
 
 Rules
-  1. A request with `"stream": true` and without `stream_options` gets `"stream_options": {"include_usage": true}` as
-     its last member. One with its own `stream_options` is not changed: if they lack `include_usage`, some servers
-     report and others do not.
+  1. A request with `"stream": true` and without `stream_options`, or with `null` there, gets
+     `"stream_options": {"include_usage": true}` as its last member, which counts. One with its own `stream_options` is
+     not changed: if they lack `include_usage`, some servers report and others do not.
   2. The event is one with an object in one line `data:`, which has an empty list `choices` and an object `usage` (the
      name without escapes). It is removed with the empty line that ends it. If it has more than a report, as `timings`
      of llama.cpp, which come in another event without the option, only `usage` is removed.
@@ -21,7 +21,18 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.json_edit import BodyEditor, ObjectEdit, ObjectEditor
-from activator.codec.json_members import ANY, EMPTY_LIST, ENDED, MISMATCH, NO_OBJECT, OBJECT, OPEN, TRUE, MemberWalk
+from activator.codec.json_members import (
+    ANY,
+    EMPTY_LIST,
+    ENDED,
+    MISMATCH,
+    NO_OBJECT,
+    NULL,
+    OBJECT,
+    OPEN,
+    TRUE,
+    MemberWalk,
+)
 from activator.runtime.units import KIB
 
 EVENT_BYTES_MAX: Final = 4 * KIB  # tokens of a longer report are not counted either (token_counts.py)
@@ -66,7 +77,7 @@ class UsageOption(BodyEditor):
         if walk.state != OPEN:
             return data
         end = walk.feed(data, 0, len(data))
-        if walk.state != ENDED or walk.kinds.get("stream") != TRUE or "stream_options" in walk.kinds:
+        if walk.state != ENDED or walk.kinds.get("stream") != TRUE or walk.kinds.get("stream_options", NULL) != NULL:
             return data
         self.is_added = True
         return data[:end] + _OPTION + data[end:]

@@ -21,15 +21,18 @@ def refusal_text(reason: Reason, detail: str) -> bytes:
     return " ".join(line.split()).encode("utf-8", "replace") + b"\n"
 
 
-def refusal_head(reason: Reason, body: bytes, retry_after_s: int, content_type: bytes = TEXT) -> ResponseHead:
-    """Return the head of a refusal. `retry_after_s` 0: a retry would not help."""
+def refusal_head(
+    reason: Reason, body: bytes, retry_after_s: int, content_type: bytes = TEXT, status: int = 0
+) -> ResponseHead:
+    """Return the head of a refusal. `retry_after_s` 0: a retry would not help; `status` 0: that of the reason."""
+    status = status or reason.status
     headers: Headers = [
         (b"Content-Type", content_type),
         (b"Activator-Reason", reason.value.encode()),
     ]
     if retry_after_s > 0:
         headers.append((b"Retry-After", str(retry_after_s).encode()))
-    return ResponseHead(reason.status, PHRASES.get(reason.status, b""), Fields.from_pairs(headers), len(body), True)
+    return ResponseHead(status, PHRASES.get(status, b""), Fields.from_pairs(headers), len(body), True)
 
 
 def json_head(length: int) -> ResponseHead:

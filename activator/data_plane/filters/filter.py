@@ -39,6 +39,7 @@ class Failure:
 
     def __init__(self, reason: Reason, detail: str, retry_after_s: int, may_fall_back: bool) -> None:
         self.reason = reason
+        self.status: int = reason.status  # not sent with gRPC
         self.detail = detail
         self.retry_after_s = retry_after_s  # whole seconds; 0: a retry would not help
         self.may_fall_back = may_fall_back  # another revision can be sent the whole request
@@ -50,11 +51,14 @@ class Failure:
         """Raise an error and reset the edits if the edited refusal cannot be sent."""
         try:
             self.text = bytes(self.text)
+            if not 400 <= self.status <= 599:
+                raise ValueError(f"{self.status} is not the status of a refusal (400 to 599)")
             addition(b"Content-Type", self.content_type)
             for name, value in self.fields:
                 addition(name, value)
         except Exception:
             self.text, self.content_type, self.fields = b"", TEXT, []
+            self.status = self.reason.status
             raise
 
 

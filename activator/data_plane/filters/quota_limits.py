@@ -23,6 +23,7 @@ from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.filters.openai_errors import is_api, shape
 from activator.data_plane.filters.record import count_tokens
 from activator.data_plane.headers.grpc import is_grpc
+from activator.data_plane.headers.prefer import IF_AVAILABLE, prefers
 from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN
 from activator.data_plane.quotas.messages import Decision
 from activator.data_plane.quotas.quota import Asked
@@ -96,6 +97,8 @@ class QuotaLimits(Filter):
         failure.retry_after_s = max(math.ceil(decision.wait_s), 1)
         if failure.reason is Reason.QUOTA_EXCEEDED:
             failure.fields = [*failure.fields, *_figures(asked.quota.spec, decision)]
+            if prefers(request.head, IF_AVAILABLE):
+                failure.status = 412
         if decision.limit == TOKENS and is_api(request.head):
             shape(failure, "tokens")
 

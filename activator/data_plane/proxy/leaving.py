@@ -131,7 +131,7 @@ def refuse(exchange: ProxiedExchange, reason: Reason, detail: str, may_fall_back
         return
     if not failure.text and is_api(exchange.head) and _serves_models(exchange, reason):
         shape(failure)
-    exchange.status = reason.status
+    exchange.status = failure.status
     exchange.end(succeeded=False, is_request=True)
     waiting = throttler.queue.waiting() if throttler is not None and reason in _SENDS_QUEUE_LENGTH else -1
     send_refusal(client, exchange.head, failure, waiting)

@@ -32,7 +32,7 @@ def send_refusal(client: ClientStream, request: RequestHead, failure: Failure, w
         client.send_head(grpc.refusal(failure.reason, body, failure.retry_after_s))
         client.send_end([])
         return
-    head = refusal_head(failure.reason, body, failure.retry_after_s, failure.content_type)
+    head = refusal_head(failure.reason, body, failure.retry_after_s, failure.content_type, failure.status)
     if waiting >= 0:
         head.headers = head.headers.with_line(POSITION_HEADER, str(waiting).encode())
     for name, value in failure.fields:

@@ -262,20 +262,28 @@ def test_a_watcher_that_raises_ends_its_own_request(call: str) -> None:
 class BrokenFailure(Filter):
     """Edits the refusal in a way that cannot be sent."""
 
-    def __init__(self, text: Any, fields: Any) -> None:
+    def __init__(self, text: Any, fields: Any, status: int) -> None:
         self.text = text
         self.fields = fields
+        self.status = status
 
     def on_failure(self, request: Exchange, failure: Failure) -> None:
-        failure.text, failure.fields = self.text, self.fields
+        failure.text, failure.fields, failure.status = self.text, self.fields, self.status
 
 
 @pytest.mark.parametrize(
-    ("text", "fields"),
-    [("text", []), (b"", [("X-A", "b")]), (b"", [(b"X-A", b"b\r\nSet-Cookie: evil")]), (b"", [b"X-A"])],
+    ("text", "fields", "status"),
+    [
+        ("text", [], 504),
+        (b"", [("X-A", "b")], 504),
+        (b"", [(b"X-A", b"b\r\nSet-Cookie: evil")], 504),
+        (b"", [b"X-A"], 504),
+        (b"text", [], 200),
+        (b"text", [], 5040),
+    ],
 )
-def test_a_refusal_that_cannot_be_sent_is_sent_unedited(text: Any, fields: Any) -> None:
-    world = world_of(Acts(on_request=hold), BrokenFailure(text, fields))
+def test_a_refusal_that_cannot_be_sent_is_sent_unedited(text: Any, fields: Any, status: int) -> None:
+    world = world_of(Acts(on_request=hold), BrokenFailure(text, fields, status))
     _, client = world.begin()
     world.clock.pass_time(31.0)
     assert (client.status, client.reason) == (504, "filter_timeout")

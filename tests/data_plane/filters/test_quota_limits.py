@@ -86,6 +86,8 @@ def test_a_request_beyond_the_limit_is_refused_and_takes_nothing() -> None:
     assert (client.status, client.reason) == (429, "quota_exceeded")
     assert client.body == b"the user has reached a limit: 2 requests per minute\n"
     assert client.fields["retry-after"] == "30" and figures(client)["x-ratelimit-remaining-requests"] == "0"
+    _, client = world.begin(request_head(X_Api_Key=ALICE, Prefer="if-available"))
+    assert (client.status, client.reason, client.fields["retry-after"]) == (412, "quota_exceeded", "30")
     assert world.throttler.counters.granted_total == before
     exchange, client = world.begin(ask("free's-key"))
     world.answer(exchange)
