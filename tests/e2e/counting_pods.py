@@ -76,10 +76,11 @@ class CountingPod(asyncio.Protocol):
 
 
 class CountingPods:
-    """`count` pods in a thread; each request takes `takes_s`."""
+    """`count` pods in a thread, at this host; each request takes `takes_s`."""
 
-    def __init__(self, count: int, takes_s: float) -> None:
+    def __init__(self, count: int, takes_s: float, host: str = "127.0.0.1") -> None:
         self.takes_s = takes_s
+        self._host = host
         self.answered = 0
         self.began_total = 0
         self.most = 0  # at one pod at one time
@@ -139,8 +140,8 @@ class CountingPods:
 
     async def _listen(self) -> asyncio.Server:
         sock = socket.socket()
-        sock.bind(("127.0.0.1", 0))
+        sock.bind((self._host, 0))
         port = sock.getsockname()[1]
         self._open[port] = {}
-        self.addresses.append(f"127.0.0.1:{port}")
+        self.addresses.append(f"{self._host}:{port}")
         return await self._loop.create_server(lambda: CountingPod(self, port), sock=sock)

@@ -74,7 +74,6 @@ def kill_workers(activator: Activator) -> Callable[[], None]:
         ("4 workers", LIMIT, 3, 500),
         ("3 replicas", LIMIT, 3, 500),
         pytest.param("4 workers", 50_000, 12, 200_000, marks=pytest.mark.deep),
-        pytest.param("5 replicas", 50_000, 12, 950_000, marks=pytest.mark.deep),
     ],
 )
 def test_a_limit_of_requests_holds_while_members_are_killed(
