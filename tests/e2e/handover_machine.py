@@ -39,6 +39,14 @@ UPGRADE_S = 60.0  # the longest time that one upgrade may take on a busy machine
 PAUSE_MAX_S = 5.0
 
 
+def _lines_of(path: str) -> list[str]:
+    """The lines of a table of /proc without its head; none if its process has ended."""
+    try:
+        return Path(path).read_text().splitlines()[1:]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 class Record:
     """What all processes of a program have written down."""
 
@@ -206,20 +214,19 @@ class Machine:
         paths = {address.removeprefix("unix:") for address in self.addresses}
         inodes = set()
         for table in ("tcp", "tcp6"):
-            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            for line in _lines_of(f"/proc/{pid}/net/{table}"):
                 words = line.split()
                 if words[3] in {"01", "0A"} and words[1].rpartition(":")[2] in ports:
                     inodes.add(f"socket:[{words[9]}]")
-        for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
+        for line in _lines_of(f"/proc/{pid}/net/unix"):
             words = line.split()
             if words[-1] in paths:
                 inodes.add(f"socket:[{words[6]}]")
         held = []
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            try:
-                held.append(os.readlink(f"/proc/{pid}/fd/{name}"))
-            except OSError:
-                continue
+        with suppress(FileNotFoundError):  # it has ended
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    held.append(os.readlink(f"/proc/{pid}/fd/{name}"))
         return [link for link in held if link in inodes]
 
     def wait_drained(self, generation: Generation, timeout_s: float = PATIENCE_S) -> None:

@@ -44,7 +44,10 @@ class PartedReplicas(Replicas):
         self.served = [f"{host}:{PORT}" for host in self.hosts]
 
     def configuration(self, index: int, **members: Any) -> dict[str, Any]:
-        return {**super().configuration(index, **members), "admin": {"listen": f"{self.hosts[index]}:0", "insecure": True}}
+        return {
+            **super().configuration(index, **members),
+            "admin": {"listen": f"{self.hosts[index]}:0", "insecure": True},
+        }
 
     def start(self, index: int) -> Activator:
         prefix = self.networks.prefix(f"m{index}")
