@@ -48,7 +48,7 @@ from activator.messages import (
     Sweep,
     ToControl,
 )
-from activator.runtime.clock import Now
+from activator.runtime.clock import Now, until_next
 from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
 from lb.rng import Rng
@@ -326,5 +326,5 @@ class ControlPlane:
         self.worker.check_confirmed()
 
     async def _scale(self) -> None:
-        await pause(SCALE_TICK_S)
+        await pause(until_next(SCALE_TICK_S, self._now()))
         self.processes.tick()

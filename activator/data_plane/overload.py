@@ -24,7 +24,7 @@ from typing import Final
 from activator.config.model.listeners import Limits
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.runtime.clock import Now
+from activator.runtime.clock import Now, until_next
 from activator.runtime.units import MIB
 
 NORMAL: Final = 0
@@ -108,8 +108,10 @@ class Overload:
             self._timer = None
 
     def _arm(self) -> None:
-        self._due_s = self._now() + CHECK_INTERVAL_S
-        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+        now_s = self._now()
+        delay_s = until_next(CHECK_INTERVAL_S, now_s)
+        self._due_s = now_s + delay_s
+        self._timer = self._loop.call_later(delay_s, self._check)
 
     def _check(self) -> None:
         now_s = self._now()

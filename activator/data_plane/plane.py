@@ -64,7 +64,7 @@ from activator.messages import (
     ShowOutput,
 )
 from activator.runtime.buffered_writer import WriteBatcher
-from activator.runtime.clock import NEVER, Now, Periodic, TimingWheel
+from activator.runtime.clock import NEVER, TICK_S, Now, Periodic, TimingWheel, until_next
 from activator.runtime.memory import resident_bytes
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.runtime.units import KIB
@@ -421,7 +421,9 @@ class _LoadReport(Periodic):
         self._send = send
 
     def arm(self) -> None:
-        self._data.wheel.arm(self, self._now() + LOAD_REPORT_INTERVAL_S)
+        now_s = self._now()
+        due_s = now_s + until_next(LOAD_REPORT_INTERVAL_S, now_s)
+        self._data.wheel.arm(self, due_s - TICK_S / 2)  # the wheel expires it at the next tick
 
     def expired(self, now_s: float) -> None:
         self.arm()  # first, so that an exception does not stop the reports

@@ -32,6 +32,15 @@ PAUSE_S: Final = 1.0
 ENTRIES_PER_TURN_MAX: Final = 1_000  # 0.1 ms, plus the work of the entries
 
 
+def until_next(interval_s: float, now_s: float) -> float:
+    """Return the seconds until the next multiple of the interval that is at least half of it away.
+
+    Periodic work that begins at such times wakes the process together, not each at its own time.
+    """
+    left_s = interval_s - now_s % interval_s
+    return left_s if left_s >= interval_s / 2 else left_s + interval_s
+
+
 class Timer(Protocol):
     """The handle that `loop.call_later` returns."""
 
@@ -91,7 +100,7 @@ class TimingWheel:
         self._slept_from_s: float = 0.0  # when the timer was set
         self._wakes_s: float = NEVER  # when the timer is due
         self._slots: list[Deadline] = [_new_ring() for _ in range(WHEEL_SLOTS)]
-        self._epoch_s: float = now()
+        self._epoch_s: float = int(now() / TICK_S + ROUNDING_TICKS) * TICK_S
         self._cursor: int = 0  # the last tick whose slot has been emptied
         self._timer: Timer | None = None
         self._timer_tick: int = 0

@@ -15,7 +15,7 @@ from types import CoroutineType
 from typing import Any, Final
 
 from activator.runtime.backoff import Backoff
-from activator.runtime.clock import Timer
+from activator.runtime.clock import Timer, until_next
 
 RETRY_INITIAL_S: Final = 0.1  # the first pause after an exception of a step without its own backoff
 RETRY_MAX_S: Final = 5.0  # the longest such pause, unless the interval of the task is longer
@@ -50,18 +50,19 @@ class TaskGroupOwner:
     def repeat(
         self, name: str, interval_s: float, action: Callable[[], None], retry_max_s: float = RETRY_MAX_S
     ) -> asyncio.Task[None]:
-        """Call `action` every `interval_s`, as a task of this owner.
+        """Call `action` every `interval_s`, as a task of this owner, at the same times as others (`until_next`).
 
         Exceptions are reported. After several in a row the interval grows, up to `retry_max_s`.
         """
         backoff = Backoff(interval_s, max(interval_s, retry_max_s))
+        now = asyncio.get_running_loop().time
 
         async def step() -> None:
             action()
-            await pause(interval_s)
+            await pause(until_next(interval_s, now()))
 
         async def run() -> None:
-            await pause(interval_s)
+            await pause(until_next(interval_s, now()))
             await keep_running(step, self._reported(name, backoff), backoff.reset)
 
         return self.start(name, _shown_as(action, run()))

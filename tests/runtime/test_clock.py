@@ -16,6 +16,7 @@ from activator.runtime.clock import (
     Deadline,
     Periodic,
     TimingWheel,
+    until_next,
 )
 from tests.manual_clock import ManualClock
 
@@ -273,3 +274,11 @@ def test_a_loop_that_is_a_little_late_extends_nothing() -> None:
         clock.now_s += PAUSE_S * 0.9
         clock.fire_due()
     assert len(entry.at_s) == 1 and pauses == []
+
+
+@given(st.sampled_from([0.02, 0.1, 0.2, 1.0, 10.0]), st.floats(0.0, 1e7))
+def test_work_with_related_intervals_begins_at_the_same_times(interval_s: float, now_s: float) -> None:
+    left_s = until_next(interval_s, now_s)
+    assert interval_s / 2 <= left_s < interval_s * 1.5
+    multiples = (now_s + left_s) / interval_s
+    assert abs(multiples - round(multiples)) * interval_s < 1e-6

@@ -104,7 +104,7 @@ def test_what_is_repeated_begins_with_a_pause_and_goes_on_after_an_exception() -
 
     async def main() -> None:
         owner = TaskGroupOwner(lambda name, error: reported.append(f"{name}: {error}"))
-        owner.repeat("looks", 0.0, look, retry_max_s=0.0)
+        owner.repeat("looks", 0.001, look, retry_max_s=0.001)
         assert not looks
         await enough.wait()
         await owner.close()
