@@ -30,8 +30,8 @@ class MeasuredReconciler(Reconciler):
         super().__init__(*parts, **settings)
         self._techniques = techniques
 
-    def _is_done(self, desired: Desired) -> bool:
-        return self._techniques.skip_unchanged and super()._is_done(desired)
+    def _is_established(self, desired: Desired) -> bool:
+        return self._techniques.skip_unchanged and super()._is_established(desired)
 
     def _pass(self, desired: Desired) -> ReconcileRun:
         kind = ReconcileRun if self._techniques.skip_unchanged else _WritingPass

@@ -33,7 +33,7 @@ class OwnPorts:
         self._known: tuple[str, ...] = ()
         self._hosts: dict[int, set[str]] = {}  # by port
         self._paths: set[str] = set()
-        self._local: dict[str, bool] = {}
+        self._local: dict[str, bool] = {}  # by host: whether it is an IP address of this machine
         self._logged: set[tuple[str, str, str]] = set()
 
     def without_own(self, change: Change) -> Change:
@@ -58,15 +58,18 @@ class OwnPorts:
         hosts = self._hosts.get(port)
         if hosts is None:
             return False
-        plain = _canonical(host)
-        return plain in hosts or (not hosts.isdisjoint({"0.0.0.0", "::"}) and self._is_local(plain)) or _any(plain)
+        canonical = _canonical(host)
+        if canonical in hosts or _is_wildcard(canonical):
+            return True
+        return not hosts.isdisjoint({"0.0.0.0", "::"}) and self._is_local(canonical)
 
     def _is_left_out(self, pod: ObservedPod) -> bool:
+        """Return True if the pod is at a port of the activator; log each such pod once."""
         if not self.is_own(pod.address):
             return False
-        name = (pod.key, pod.identity, pod.address)
-        if name not in self._logged and len(self._logged) < LOGGED_MAX:
-            self._logged.add(name)
+        left_out = (pod.key, pod.identity, pod.address)
+        if left_out not in self._logged and len(self._logged) < LOGGED_MAX:
+            self._logged.add(left_out)
             log.warning(
                 "revision %s: the pod %s is ignored: %s is a port of the activator itself; correct its address",
                 *(pod.key, pod.identity, pod.address),
@@ -74,6 +77,7 @@ class OwnPorts:
         return True
 
     def _refresh(self) -> None:
+        """Read the addresses again, and sort them by port if they have changed."""
         addresses = tuple(self.addresses())
         if addresses == self._known:
             return
@@ -106,17 +110,18 @@ def _can_be_bound(host: str) -> bool:
     return True
 
 
-def _any(host: str) -> bool:
-    """Return True for an address that reaches this machine whatever address the port is bound to."""
+def _is_wildcard(host: str) -> bool:
+    """Return True for the address that reaches every port of this machine, whatever address the port is bound to."""
     return host in {"0.0.0.0", "::"}
 
 
 def _canonical(host: str) -> str:
+    """Return the one notation of an IP address; a name other than `localhost` stays as it is."""
     if host == "localhost":
         return "127.0.0.1"
     try:
-        found = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

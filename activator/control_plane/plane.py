@@ -54,8 +54,8 @@ from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
 from lb.rng import Rng
 
 START_SETTLE_S: Final = 10.0  # longest wait at the start until the file's revisions are applied
-PODS_NAMED_MAX: Final = 10  # in a message
-NO_REVISION: Final = "there is no such revision"  # the problem of a command about one
+PODS_NAMED_MAX: Final = 10  # in the answer to a command about one pod
+NO_REVISION: Final = "there is no such revision"  # the answer to a command about an unknown one
 SWEEP_INTERVAL_S: Final = 1.0  # between two checks of the age of what sources have reported
 SCALE_TICK_S: Final = 0.1  # between two checks which revisions need a scaling decision
 
@@ -109,6 +109,7 @@ class ControlPlane:
     # --- life ---
 
     def start(self) -> None:
+        """Start the tasks of the control plane."""
         for name, step in (
             (WORKER, self.worker.run),
             ("sweeps", self._sweep),
@@ -124,7 +125,7 @@ class ControlPlane:
             await source.close()
 
     async def leave(self) -> None:
-        """Close the connections of sources; another process of the activator has the programs."""
+        """Close the connections of sources; another process of the activator has taken over the programs."""
         await self.containers.leave()
 
     def is_alive(self) -> bool:
@@ -163,14 +164,14 @@ class ControlPlane:
         if only:
             known = {only: known[only]} if only in known else {}
         statistics = self.processes.supervisor.fleets.statistics()
-        made = revisions(known, statistics, self.scaling, self.prober.failing, self._now())
-        for key, revision in made.items():
-            revision["problems"] = self._problems(key)
-            revision["memory"] = self.processes.memory.use_of(key)
+        views = revisions(known, statistics, self.scaling, self.prober.failing, self._now())
+        for key, view in views.items():
+            view["problems"] = self._problems(key)
+            view["memory"] = self.processes.memory.use_of(key)
             group = self.processes.groups.of(key)
             if group is not None:
-                revision["group"] = waits_of(group, key, self._now())
-        return made, state_worker(worker, self._now())
+                view["group"] = waits_of(group, key, self._now())
+        return views, state_worker(worker, self._now())
 
     def groups_shown(self) -> list[dict[str, Any]]:
         """Return the groups, their budgets and the holders, for `/debug/revisions`."""
@@ -192,7 +193,7 @@ class ControlPlane:
         if record is None:
             return None
         until_s = self._now() - UNANSWERED_S
-        failing = {identity: one for identity, one in self.prober.failing(key).items() if one.since_s <= until_s}
+        failing = {pod: failure for pod, failure in self.prober.failing(key).items() if failure.since_s <= until_s}
         has_program = self.processes.supervisor.fleets.log_of(key) is not None
         return Known(record, self._problems(key), failing, has_program)
 
@@ -205,24 +206,26 @@ class ControlPlane:
             return "its pods are programs of this machine: use `restart` or `unload`"
         if not pod:
             return "name a pod by its address: `?pod=ADDRESS`"
-        found = [one.identity for one in record.pods.values() if pod in (one.address, one.identity)]
-        if not found:
-            addresses = sorted(one.address for one in record.pods.values())
+        identities = [
+            present.identity for present in record.pods.values() if pod in (present.address, present.identity)
+        ]
+        if not identities:
+            addresses = sorted(present.address for present in record.pods.values())
             listed = ", ".join(addresses[:PODS_NAMED_MAX]) + (", …" if len(addresses) > PODS_NAMED_MAX else "")
             return f"it has no pod {pod!r}, but {listed}" if listed else "it has no pods"
-        for identity in found:
+        for identity in identities:
             self.submit(PodSetAside(key, identity, is_aside))
         return ""
 
     def aside(self) -> tuple[tuple[str, str], ...]:
         """Return the revision and the identity of each pod that an operator has taken out of service."""
         revisions = self.worker.model.revisions.items()
-        return tuple([(key, pod.identity) for key, one in revisions for pod in one.pods.values() if pod.is_aside])
+        return tuple([(key, pod.identity) for key, record in revisions for pod in record.pods.values() if pod.is_aside])
 
     def scaling(self, key: str) -> LastDecision | None:
         """Return the last scaling decision of a revision; None if no source scales it."""
-        found = (source.scaling(key) for source in self._sources)
-        return next((shown for shown in found if shown is not None), None)
+        decisions = (source.scaling(key) for source in self._sources)
+        return next((decision for decision in decisions if decision is not None), None)
 
     # --- sources ---
 
@@ -283,8 +286,9 @@ class ControlPlane:
         """Handle a probe that a pod of the revision answered (`ProbeListener`)."""
         self._unreachable.recover(key)
 
-    def _pods_changed(self, key: str, are_others: bool) -> None:
-        self._unreachable.pods_changed(key, are_others)
+    def _pods_changed(self, key: str, new_pods: bool) -> None:
+        """Report to the judge of reachability that a revision has new pods, or the same ones."""
+        self._unreachable.pods_changed(key, new_pods)
 
     # --- within ---
 
@@ -295,6 +299,7 @@ class ControlPlane:
         return [*self.file.fixed_pods.problems(key), *waits, *self.processes.supervisor.fleets.problems(key)]
 
     def _apply(self, effects: list[Effect]) -> None:
+        """Send effects to the data plane, and then to the parts of the control plane that use them."""
         self._send(effects)
         self.health_checks.applied(effects)
         for source in self._sources:
@@ -303,8 +308,9 @@ class ControlPlane:
             except Exception as error:  # an error of the source: the effects have arrived nevertheless
                 self._failed(f"source {type(source).__name__}", effects, error)
 
-    def _failed(self, name: str, what: object, error: Exception) -> None:
-        self.worker.supervision.panicked(TASK + name, what, error, self._now())
+    def _failed(self, name: str, work: object, error: Exception) -> None:
+        """Record an exception that `work` caused in a part of the control plane, and log it."""
+        self.worker.supervision.panicked(TASK + name, work, error, self._now())
         log.error(
             "the %s raised an exception; it is kept in `dead_letters`, and other work continues", name, exc_info=error
         )
@@ -313,13 +319,14 @@ class ControlPlane:
         """Request the source of a revision to submit it again, because a change from `source` was lost."""
         if source == PUSH:
             return  # pods repeat their reports
-        for one in self._sources:
-            if one.declares(key):
-                one.resubmit(key)
+        for declaring in self._sources:
+            if declaring.declares(key):
+                declaring.resubmit(key)
                 return
         self.submit(RevisionGone(key))
 
     async def _sweep(self) -> None:
+        """Wait for one interval; then have the state worker check the revisions with data that may be too old."""
         await pause(SWEEP_INTERVAL_S)
         for key in list(self.worker.model.aging):
             self.submit(Sweep(key))

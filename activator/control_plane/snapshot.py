@@ -1,4 +1,4 @@
-"""The view of the control plane: its revisions and the state worker as plain data, taken in one turn of the loop."""
+"""The view of the control plane for `/debug/revisions`: plain data, taken in one turn of the loop."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ def _change(changed: Decision, now_s: float) -> dict[str, Any]:
 
 
 def _pods(record: RevisionRecord, failing: dict[str, Failing], now_s: float) -> dict[str, Any]:
+    """Return the view of the pods: causes, ages of their states in seconds, zones, and pods without a slot."""
     reasons, ages_s, zones = {}, {}, {}
     without_slot = []
     for pod in record.pods.values():
@@ -116,8 +117,8 @@ def _pods(record: RevisionRecord, failing: dict[str, Failing], now_s: float) -> 
         elif pod.unplaced and state != DRAINING:
             reason = NO_SLOT
         if reason:
-            shown = {"pod": pod.identity, "address": pod.address, "state": STATE_NAMES[state], "reason": reason}
-            without_slot.append({**shown, "state_age_s": ages_s[pod.identity]})
+            row = {"pod": pod.identity, "address": pod.address, "state": STATE_NAMES[state], "reason": reason}
+            without_slot.append({**row, "state_age_s": ages_s[pod.identity]})
     return {"reasons": reasons, "ages_s": ages_s, "zones": zones, "without_slot": without_slot}
 
 

@@ -64,12 +64,12 @@ WRITES: Final = frozenset({"create", "update", "patch", "delete"})  # Kubernetes
 Query = Mapping[str, str]
 _NO_BUDGET: Final = nullcontext()
 _GZIP: Final = "gzip"
-_AS_IT_IS: Final = "identity"  # for a watch, so that each event can be read when it arrives
+_IDENTITY: Final = "identity"  # for a watch, so that each event can be read when it arrives
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 
 
 class _Call(NamedTuple):
-    """One request. `verb`: Kubernetes'; `accept`: the Accept field."""
+    """One request. `verb`: that of Kubernetes, as in RBAC; `accept`: the value of the header field Accept."""
 
     verb: str
     method: str
@@ -105,16 +105,16 @@ class KubeClient:
 
     async def get(self, path: str, query: Query = {}) -> bytes:  # noqa: B006 - read only
         """Return one object; raise KubeError on failure."""
-        return await self._whole(_Call("get", "GET", path, query))
+        return await self._call(_Call("get", "GET", path, query))
 
     async def list_page(self, path: str, query: Query, accept: str = WHOLE_OBJECTS) -> bytes:
         """Return one page of a list; raise KubeError on failure."""
-        return await self._whole(_Call("list", "GET", path, query, accept=accept))
+        return await self._call(_Call("list", "GET", path, query, accept=accept))
 
     async def merge_patch(self, path: str, patch: Mapping[str, Any], field_manager: str) -> bytes:
         """Patch by RFC 7386; return the new object. Raise KubeError (409 if `patch` names an old resourceVersion)."""
         query = {"fieldManager": field_manager}
-        return await self._whole(_Call("patch", "PATCH", path, query, dict(patch), MERGE_PATCH))
+        return await self._call(_Call("patch", "PATCH", path, query, dict(patch), MERGE_PATCH))
 
     async def apply(self, path: str, wanted: Mapping[str, Any], field_manager: str, force: bool = False) -> bytes:
         """Apply on the server side; `wanted` has the fields that `field_manager` owns, with apiVersion, kind and name.
@@ -122,18 +122,18 @@ class KubeClient:
         Raise KubeError (409 if another manager owns one of the fields and `force` is not set).
         """
         query = {"fieldManager": field_manager, "force": "true" if force else "false"}
-        return await self._whole(_Call("patch", "PATCH", path, query, dict(wanted), APPLY_PATCH))
+        return await self._call(_Call("patch", "PATCH", path, query, dict(wanted), APPLY_PATCH))
 
-    async def create(self, collection: str, thing: Mapping[str, Any], field_manager: str) -> bytes:
+    async def create(self, collection: str, manifest: Mapping[str, Any], field_manager: str) -> bytes:
         """Create an object; return it as created. Raise KubeError (409 AlreadyExists if its name is taken)."""
-        return await self._whole(
-            _Call("create", "POST", collection, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT)
+        return await self._call(
+            _Call("create", "POST", collection, {"fieldManager": field_manager}, dict(manifest), WHOLE_OBJECT)
         )
 
-    async def update(self, path: str, thing: Mapping[str, Any], field_manager: str) -> bytes:
-        """Replace an object; return the new one. Raise KubeError (409 Conflict if `thing` has an old version)."""
-        return await self._whole(
-            _Call("update", "PUT", path, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT)
+    async def update(self, path: str, manifest: Mapping[str, Any], field_manager: str) -> bytes:
+        """Replace an object; return the new one. Raise KubeError (409 Conflict if `manifest` has an old version)."""
+        return await self._call(
+            _Call("update", "PUT", path, {"fieldManager": field_manager}, dict(manifest), WHOLE_OBJECT)
         )
 
     async def delete(self, path: str, uid: str, resource_version: str = "") -> bytes:
@@ -143,7 +143,7 @@ class KubeClient:
         """
         preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        return await self._whole(_Call("delete", "DELETE", path, {}, body, WHOLE_OBJECT))
+        return await self._call(_Call("delete", "DELETE", path, {}, body, WHOLE_OBJECT))
 
     async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]], field_manager: str) -> bytes:
         """Patch by RFC 6902, all operations or none; return the new object.
@@ -151,13 +151,13 @@ class KubeClient:
         Raise KubeError (422 Invalid if one of the operations, a `test` for example, fails).
         """
         body = [dict(operation) for operation in operations]
-        return await self._whole(_Call("patch", "PATCH", path, {"fieldManager": field_manager}, body, JSON_PATCH))
+        return await self._call(_Call("patch", "PATCH", path, {"fieldManager": field_manager}, body, JSON_PATCH))
 
     async def watch(self, path: str, query: Query) -> WatchStream:
         """Return a running watch, which the caller must close; raise KubeError on failure."""
         async with self._bounded("watch"):
-            response = await self._answered(_Call("watch", "GET", path, {**query, "watch": "true"}))
-            if _encoding(response) != _AS_IT_IS:
+            response = await self._accepted(_Call("watch", "GET", path, {**query, "watch": "true"}))
+            if _encoding(response) != _IDENTITY:
                 response.close()
                 raise UnreadableError(f"a watch in the encoding {_encoding(response)!r}, which was not asked for")
         return WatchStream(response, self._line_bytes_max)
@@ -168,9 +168,10 @@ class KubeClient:
         for session in sessions.values():
             await session.close()
 
-    async def _whole(self, call: _Call) -> bytes:
+    async def _call(self, call: _Call) -> bytes:
+        """Make the call within its time and its budget; return the whole body. Raise KubeError on failure."""
         async with self._bounded(call.verb), self._budgets.get(call.verb, _NO_BUDGET):
-            response = await self._answered(call)
+            response = await self._accepted(call)
             try:
                 return await self._read(response)
             finally:
@@ -199,10 +200,10 @@ class KubeClient:
             self.requests_total[verb, error.kind] += 1
             raise
 
-    async def _answered(self, call: _Call) -> aiohttp.ClientResponse:
+    async def _accepted(self, call: _Call) -> aiohttp.ClientResponse:
         """Return a response with a status 2xx, its body not read; raise RefusedError for any other status."""
         response = await self._send(call)
-        if response.status == UNAUTHORIZED and await self._renewed(call.verb, response):
+        if response.status == UNAUTHORIZED and await self._renew_credentials(call.verb, response):
             response = await self._send(call)
         self.requests_total[call.verb, str(response.status)] += 1
         if 200 <= response.status <= 299:
@@ -213,7 +214,7 @@ class KubeClient:
             response.release()
         raise refusal_of_answer(response.status, refused, _retry_after_s(response))
 
-    async def _renewed(self, verb: str, response: aiohttp.ClientResponse) -> bool:
+    async def _renew_credentials(self, verb: str, response: aiohttp.ClientResponse) -> bool:
         """Return True if there are new credentials for another attempt; `response` is then released."""
         try:
             renewed = await self._credentials.renew()
@@ -226,8 +227,9 @@ class KubeClient:
         return renewed
 
     async def _send(self, call: _Call) -> aiohttp.ClientResponse:
+        """Send the call once; return the response with any status, its body not read."""
         session = await self._session("writes" if call.verb in WRITES else "reads")
-        encoding = _AS_IT_IS if call.verb == "watch" else _GZIP
+        encoding = _IDENTITY if call.verb == "watch" else _GZIP
         headers = {"User-Agent": self._user_agent, "Accept": call.accept, "Accept-Encoding": encoding}
         if call.content_type:
             headers["Content-Type"] = call.content_type
@@ -235,6 +237,7 @@ class KubeClient:
         return await session.request(call.method, call.path, call.query, headers, body)
 
     async def _session(self, purpose: str) -> KubeSession:
+        """Return the session for `purpose` ("reads" or "writes"), with the present credentials."""
         await self._credentials.refresh()
         if self._credentials.transport_changed:
             await self.close()
@@ -247,27 +250,27 @@ class KubeClient:
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """Return the whole body, inflated here, because aiohttp inflates each small piece of a list by itself."""
         encoding = _encoding(response)
-        if encoding not in (_GZIP, _AS_IT_IS):
+        if encoding not in (_GZIP, _IDENTITY):
             response.close()
             raise UnreadableError(f"an answer in the encoding {encoding!r}, which was not asked for")
-        inflating = _Inflating() if encoding == _GZIP else None
-        read: list[bytes] = []
+        inflater = _Inflater() if encoding == _GZIP else None
+        parts: list[bytes] = []
         size = 0
         async for piece in response.content.iter_any():
-            for part in (piece,) if inflating is None else inflating.parts(piece):
+            for part in (piece,) if inflater is None else inflater.parts(piece):
                 size += len(part)
                 if size > self._body_bytes_max:
                     response.close()
                     raise TooLargeError(f"an answer of more than {self._body_bytes_max} bytes")
-                read.append(part)
+                parts.append(part)
                 if len(part) >= KUBE_INFLATED_PER_TURN_MAX:
                     await pause(0)
-        if inflating is not None and read:
-            inflating.end()
-        return b"".join(read)
+        if inflater is not None and parts:
+            inflater.end()
+        return b"".join(parts)
 
 
-class _Inflating:
+class _Inflater:
     """The decompressor of one gzip stream (RFC 1952)."""
 
     def __init__(self) -> None:
@@ -279,14 +282,14 @@ class _Inflating:
         Raise UnreadableError if it is invalid.
         """
         stream = self._stream
-        is_full = True
-        while is_full and not stream.eof:
+        may_continue = True
+        while may_continue and not stream.eof:
             try:
                 part = stream.decompress(piece, KUBE_INFLATED_PER_TURN_MAX)
             except zlib.error as error:
                 raise UnreadableError(f"a compressed answer that cannot be read: {error}") from error
             yield part
-            is_full = len(part) == KUBE_INFLATED_PER_TURN_MAX
+            may_continue = len(part) == KUBE_INFLATED_PER_TURN_MAX
             piece = stream.unconsumed_tail
         if stream.unused_data or (stream.eof and piece):
             raise UnreadableError("data after the end of a compressed answer")
@@ -299,9 +302,10 @@ class _Inflating:
 
 def _encoding(response: aiohttp.ClientResponse) -> str:
     """Return the Content-Encoding (RFC 9110 section 8.4)."""
-    return response.headers.get("Content-Encoding", _AS_IT_IS).strip().lower()
+    return response.headers.get("Content-Encoding", _IDENTITY).strip().lower()
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float | None:
+    """Return the seconds of the field Retry-After; None if it has none."""
     text = response.headers.get("Retry-After", "")
     return float(text) if text.isascii() and text.isdigit() else None  # the API never sends the form with a date

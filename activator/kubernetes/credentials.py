@@ -41,7 +41,7 @@ _TRANSPORT_FILES = ("ssl_ca_cert", "cert_file", "key_file")
 
 
 class Credentials:
-    """The configuration of one cluster, kept fresh.
+    """The configuration of one cluster, kept up to date.
 
     `renewals_total` counts reads after a refusal, `refresh_failures_total` failed reads before a call.
     `transport_changed`: a new connection would differ from the existing ones, because the server or the certificates
@@ -88,6 +88,7 @@ class Credentials:
                 log.warning("%s; the previous credentials stay in use until the API rejects them", error)
 
     async def _refresh(self, configuration: Configuration) -> None:
+        """Run the plug-in if its credentials expire, or read the files again."""
         if hasattr(self._loader, "exec_plugin_expiry"):
             await _bounded(self._loader.load_from_exec_plugin())  # does nothing while the credentials are valid
             configuration.api_key["BearerToken"] = self._loader.token
@@ -104,6 +105,7 @@ class Credentials:
             return True
 
     async def _read(self) -> None:
+        """Read the whole configuration, and use it from now on."""
         lean_import.prepare("kubernetes_asyncio")
         from kubernetes_asyncio.client import Configuration
 
@@ -114,6 +116,7 @@ class Credentials:
         self._adopt(fresh)
 
     async def _load_into(self, configuration: Configuration) -> None:
+        """Load the configuration from its source (rule 1)."""
         file = self._environ.get("KUBECONFIG", "")
         if not file and self._environ.get("KUBERNETES_SERVICE_HOST"):
             self._load_service_account(configuration)
@@ -141,7 +144,7 @@ class Credentials:
         token = fresh.api_key.get("BearerToken")
         if token is not None:
             fresh.api_key["BearerToken"] = token.strip()  # the line end of a file is not part of the token
-        transport = _transport_of(fresh)
+        transport = _transport_settings(fresh)
         if self._configuration is None:
             self._configuration = fresh
         else:
@@ -176,7 +179,7 @@ def _any_exists(files: str) -> bool:
     return any(os.path.exists(os.path.expanduser(file)) for file in files.split(os.pathsep) if file)
 
 
-def _transport_of(configuration: Configuration) -> tuple[Any, ...]:
+def _transport_settings(configuration: Configuration) -> tuple[Any, ...]:
     """Return the settings of connections and the content of their files.
 
     The times of files are not used: a kubelet rewrites the authority with each rotation of the token beside it, and the

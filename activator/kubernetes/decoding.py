@@ -25,7 +25,7 @@ _STATUS_EVENT: Final = msgspec.json.Decoder(StatusEvent)
 
 
 class Decoding(Generic[Object]):
-    """Decoders of one kind. `failures_total` counts objects that could not be read; `last_failure` names one."""
+    """The decoders of one kind of object. `failures_total` counts unreadable objects; `last_failure` names the last."""
 
     def __init__(self, kind: type[Object]) -> None:
         self._list = msgspec.json.Decoder(ObjectList[kind])  # type: ignore[valid-type]
@@ -94,6 +94,7 @@ class Decoding(Generic[Object]):
             raise UnreadableError(f"not a watch event: {error}") from error
 
     def _failed(self, item: bytes, error: msgspec.DecodeError) -> None:
+        """Count an item that cannot be read, and note its name if its metadata can."""
         self.failures_total += 1
         try:
             metadata = _BARE.decode(item).metadata

@@ -47,17 +47,18 @@ async def list_all(
 
 
 async def _decoded(body: bytes, decoding: Decoding[Object], pause: Pause) -> tuple[ListMetadata, dict[Key, Object]]:
+    """Return the metadata and the objects of a page; a large page is decoded in several turns of the loop."""
     if len(body) <= KUBE_BYTES_PER_TURN_MAX:
         page = decoding.list(body)
         return page.metadata, {item.key: item for item in page.items or ()}
     raw = decoding.raw_list(body)
     items: dict[Key, Object] = {}
     size = 0
-    for one in raw.items or ():
-        item = decoding.item(one)
+    for raw_item in raw.items or ():
+        item = decoding.item(raw_item)
         if item is not None:
             items[item.key] = item
-        size += len(memoryview(one))
+        size += len(memoryview(raw_item))
         if size > KUBE_BYTES_PER_TURN_MAX:
             size = 0
             await pause(0)

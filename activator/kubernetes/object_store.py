@@ -61,7 +61,7 @@ class ObjectStore(Generic[Object]):
         self._name = name
         self._handler = handler
         self.objects: dict[Key, Object] = {}
-        self._touched: set[Key] | None = None  # keys of events during a list
+        self._touched: set[Key] | None = None  # objects with an event since `begin_comparison`; None: no comparison
         self._tombstones: dict[Key, int] = {}  # by key of a removed object: up to which version events are stale
         self.received_total = 0
         self.unchanged_total = 0
@@ -102,9 +102,9 @@ class ObjectStore(Generic[Object]):
         """Return the keys that `compare` would have to check, from a list of versions; the list is as for `compare`."""
         touched = self._touched or set()
         number = version_number(version)
-        found = [key for key in self.objects if key not in listed]
-        found = [key for key in found if not _newer(self.objects[key], number, key in touched)]
-        return found + [key for key, item in listed.items() if self._is_behind(key, item.metadata, key in touched)]
+        unlisted = [key for key in self.objects if key not in listed]
+        unlisted = [key for key in unlisted if not _is_newer(self.objects[key], number, key in touched)]
+        return unlisted + [key for key, item in listed.items() if self._is_behind(key, item.metadata, key in touched)]
 
     def compare(self, listed: Mapping[Key, Object], version: str, scope: Scope | None) -> Counter[str]:
         """Repair missed events from a list at `version`; return how often each kind of miss was found.
@@ -115,21 +115,21 @@ class ObjectStore(Generic[Object]):
         number = version_number(version)
         repairs: Counter[str] = Counter()
         for key, old in list(self.objects.items()):
-            if key not in listed and _in_scope(scope, old.metadata) and not _newer(old, number, key in touched):
+            if key not in listed and _in_scope(scope, old.metadata) and not _is_newer(old, number, key in touched):
                 repairs["missed_delete"] += 1
                 self._remove(key)
                 if number is not None:
                     self._tombstones[key] = number
         for key, item in listed.items():
-            kind = self._missed(item, key in touched)
-            if kind:
-                repairs[kind] += 1
+            miss = self._miss(item, key in touched)
+            if miss:
+                repairs[miss] += 1
                 self._put(item)
-                if kind in ("missed_change", "version_only"):
+                if miss in ("missed_change", "version_only"):
                     self._deliver_resync(item)
         return repairs
 
-    def _missed(self, item: Object, touched: bool) -> str:
+    def _miss(self, item: Object, touched: bool) -> str:
         """Return the kind of miss that a listed object shows; empty: none."""
         if not self._is_behind(item.key, item.metadata, touched):
             return ""
@@ -178,6 +178,7 @@ class ObjectStore(Generic[Object]):
         self._remove(key)
 
     def _is_stale(self, key: Key, old: Object | None, number: int) -> bool:
+        """Return True if an event with this version is older than the store; a newer one ends the tombstone."""
         if self._tombstones and key in self._tombstones:
             if number <= self._tombstones[key]:
                 return True
@@ -190,15 +191,16 @@ class ObjectStore(Generic[Object]):
         if self._tombstones:
             number = version_number(version)
             if number is not None:
-                self._tombstones = {key: marked for key, marked in self._tombstones.items() if marked > number}
+                self._tombstones = {key: until for key, until in self._tombstones.items() if until > number}
 
     def _touch(self, key: Key) -> None:
         if self._touched is not None:
             self._touched.add(key)
 
-    # --- both -------------------------------------------------------------------------------------------------------
+    # --- lists and events ---------------------------------------------------------------------------------------------
 
     def _put(self, new: Object) -> None:
+        """Store the object, and report a change to the handler."""
         old = self.objects.get(new.key)
         if old is not None and old.metadata.uid != new.metadata.uid:
             self._remove(new.key)
@@ -241,7 +243,7 @@ def _is_same_in_another_version(old: KubeObject, new: KubeObject) -> bool:
     return old.metadata.uid == new.metadata.uid and old.metadata.resource_version != new.metadata.resource_version
 
 
-def _newer(old: KubeObject, list_number: int | None, touched: bool) -> bool:
+def _is_newer(old: KubeObject, list_number: int | None, touched: bool) -> bool:
     """Return True if the store's object is newer than the list that does not have it."""
     known = version_number(old.metadata.resource_version)
     if list_number is None or known is None:

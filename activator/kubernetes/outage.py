@@ -1,4 +1,4 @@
-"""Detects outages of the Kubernetes API, and wakes whatever pauses because of one when it ends.
+"""Detects outages of the Kubernetes API, and when one ends, wakes the tasks that pause because of it.
 
 Rules
   1. An outage begins with a call that has no answer, or an answer 5xx, and ends with the first good answer to any call.
@@ -17,7 +17,7 @@ from activator.runtime.clock import NEVER, Now
 
 WAKES_APART_INITIAL_S: Final = 1.0  # shortest time between two wakes; doubles with each
 WAKES_APART_MAX_S: Final = 30.0
-WAKES_FORGOTTEN_S: Final = 60.0  # After this time without an outage it is reset.
+WAKES_FORGOTTEN_S: Final = 60.0  # after this time without a wake the gap is reset
 
 log = logging.getLogger("activator.kubernetes")
 
@@ -30,7 +30,7 @@ class Outage:
         self._listeners: list[Callable[[], None]] = []
         self._began_s = -NEVER
         self._woke_s = -NEVER
-        self._apart_s = WAKES_APART_INITIAL_S
+        self._gap_s = WAKES_APART_INITIAL_S  # shortest time until the next wake
         self.is_on = False
         self.wakes_total = 0
 
@@ -54,11 +54,11 @@ class Outage:
             return
         self.is_on = False
         now_s = self._now()
-        quiet_s = now_s - self._woke_s
-        if quiet_s < self._apart_s:
+        since_wake_s = now_s - self._woke_s
+        if since_wake_s < self._gap_s:
             return
-        self._apart_s = WAKES_APART_INITIAL_S if quiet_s >= WAKES_FORGOTTEN_S else self._apart_s * 2.0
-        self._apart_s = min(self._apart_s, WAKES_APART_MAX_S)
+        self._gap_s = WAKES_APART_INITIAL_S if since_wake_s >= WAKES_FORGOTTEN_S else self._gap_s * 2.0
+        self._gap_s = min(self._gap_s, WAKES_APART_MAX_S)
         self._woke_s = now_s
         self.wakes_total += 1
         log.debug("the Kubernetes API answers again, after %.1f s", now_s - self._began_s)

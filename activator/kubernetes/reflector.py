@@ -55,7 +55,7 @@ KUBE_DECODE_LOG_INTERVAL_S: Final = 60.0  # between two log lines about unreadab
 log = logging.getLogger("activator.kubernetes")
 
 _NO_SUCH_KIND: Final = "404"
-_GO_ON_STATUS = frozenset({401, 403, 404, 408, 429})  # refusals of a watch after which its version is still valid
+_RESUMABLE = frozenset({401, 403, 404, 408, 429})  # refusals of a watch after which its version is still valid
 
 
 class Reflector(Generic[Object]):
@@ -82,7 +82,7 @@ class Reflector(Generic[Object]):
         self.name = selection.resource.plural
         self._now = now
         self._pause = pause
-        self._rest = InterruptibleSleep(pause)  # the pause after a failure
+        self._retry_pause = InterruptibleSleep(pause)  # the pause after a failure
         self._inactivity_s = inactivity_s
         self._watch_s = watch_s
         self._page_objects = page_objects
@@ -93,7 +93,7 @@ class Reflector(Generic[Object]):
         self.list_lock = asyncio.Lock()  # one list of this selection at a time, comparisons included
         self.synced = False
         self.version = ""
-        self._wanted: RelistError | None = None
+        self._relist_cause: RelistError | None = None  # set while a new list is requested
         self.last_event_s = -NEVER
         self.lists_total = 0
         self.watches_total = 0
@@ -104,7 +104,7 @@ class Reflector(Generic[Object]):
         self._stream_began_s = -NEVER
         self._stream_read_s = -NEVER
         self._stream_ends_s = NEVER
-        self._watch_brought = False  # the last watch has delivered an event of an object
+        self._had_events = False  # the last watch has delivered an event of an object
         self._decode_logged_s = -NEVER
         self._decode_logged_total = 0
 
@@ -123,14 +123,14 @@ class Reflector(Generic[Object]):
         return now_s - self.last_event_s
 
     def answered(self) -> None:
-        """Record that the API has answered, here or to a comparison."""
+        """Record that the API has answered this reflector or a comparison."""
         self.last_event_s = self._now()
 
     def relist(self, why: str) -> None:
         """List again, also if a list or the start of a watch is under way, because its data may be older."""
-        self._wanted = RelistError(why)
+        self._relist_cause = RelistError(why)
         if self._stream is not None:
-            self._stream.abort(self._wanted)
+            self._stream.abort(self._relist_cause)
 
     def check(self) -> None:
         """End a watch that has stalled. Call it about once a second."""
@@ -149,46 +149,46 @@ class Reflector(Generic[Object]):
         while True:
             pause_s = await self._step()
             if pause_s > 0:
-                await self._rest(pause_s)
+                await self._retry_pause(pause_s)
 
     def wake(self) -> None:
         """Retry now, because the API answers again, unless the server has asked for a pause."""
         if not self._backoff.is_asked_for:
             self._backoff.lower(KUBE_WOKEN_S)
-            self._rest.end()
+            self._retry_pause.end()
 
     async def _step(self) -> float:
         """List if necessary, then watch once; return how long to wait afterwards, in seconds."""
         error: Exception | None = None
-        self._watch_brought = False
+        self._had_events = False
         try:
-            if self._wanted is not None or not self.version:
+            if self._relist_cause is not None or not self.version:
                 await self._list()
-            if self._wanted is not None:
-                raise self._wanted  # so that repeated requests for lists are subject to the backoff
+            if self._relist_cause is not None:
+                raise self._relist_cause  # so that repeated requests for lists are subject to the backoff
             await self._watch()
         except KubeError as failure:
             error = failure
-            self._broke(failure)
+            self._failed(failure)
         except Exception as failure:
             error = failure
             self.version = ""
             self._note("internal", failure)
             log.exception("%s: the watch failed with an unexpected exception; all objects are listed again", self.name)
-        held = self._stream_began_s >= 0 and self._now() - self._stream_began_s >= KUBE_STEADY_S
+        lasted = self._stream_began_s >= 0 and self._now() - self._stream_began_s >= KUBE_STEADY_S
         self._stream_began_s = -NEVER
-        if held:
+        if lasted:
             self._backoff.reset()
             if error is None or isinstance(error, RelistError):
                 return 0.0
-        elif self._watch_brought and self.version and self._wanted is None:
+        elif self._had_events and self.version and self._relist_cause is None:
             self._backoff.lower(KUBE_GO_ON_MAX_S)
         return self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
 
-    def _broke(self, error: KubeError) -> None:
+    def _failed(self, error: KubeError) -> None:
         """Record a failure; clear the version if the watch cannot continue from it."""
         self._note(error.kind, error)
-        refused = isinstance(error, RefusedError) and 400 <= error.status < 500 and error.status not in _GO_ON_STATUS
+        refused = isinstance(error, RefusedError) and 400 <= error.status < 500 and error.status not in _RESUMABLE
         if refused or isinstance(error, LineTooLongError | UnreadableError | RelistError):
             self.version = ""
 
@@ -202,8 +202,9 @@ class Reflector(Generic[Object]):
     # --- list -------------------------------------------------------------------------------------------------------
 
     async def _list(self) -> None:
+        """Replace the store by a new list; raise KubeError on failure."""
         async with self.list_lock:
-            self._wanted = None
+            self._relist_cause = None
             items, version = await list_all(
                 self._client, self.selection, self.decoding, self._pause, self._page_objects
             )
@@ -216,6 +217,7 @@ class Reflector(Generic[Object]):
     # --- watch ------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
+        """Watch from `version` until the watch ends; raise KubeError if it breaks."""
         seconds = int(self._watch_s * (1 + fraction(self._rng)))  # so that watches do not end at the same time
         query = {
             **self.selection.query(),
@@ -225,8 +227,8 @@ class Reflector(Generic[Object]):
         }
         stream = await self._client.watch(self.selection.path, query)
         self.watches_total += 1
-        if self._wanted is not None:
-            stream.abort(self._wanted)
+        if self._relist_cause is not None:
+            stream.abort(self._relist_cause)
         now_s = self._now()
         self._stream_began_s = self._stream_read_s = now_s
         self._stream_ends_s = now_s + seconds + KUBE_WATCH_GRACE_S
@@ -241,6 +243,7 @@ class Reflector(Generic[Object]):
             stream.close()
 
     async def _events(self, stream: WatchStream, lines: list[bytes]) -> None:
+        """Apply the lines, and let the loop turn after many."""
         events = size = 0
         for line in lines:
             self._event(line)
@@ -252,17 +255,18 @@ class Reflector(Generic[Object]):
                 stream.raise_if_aborted()
 
     def _event(self, line: bytes) -> None:
+        """Apply one line of the watch to the store, and advance `version`."""
         event = self.decoding.event(line)
-        kind, thing = event.type, event.object
-        metadata = thing.metadata
+        kind, received = event.type, event.object
+        metadata = received.metadata
         self.events_total[kind] += 1
         if kind != "BOOKMARK":
-            self._watch_brought = True
+            self._had_events = True
         if kind == "DELETED":
             self.contents.deleted(metadata)
         elif kind in {"ADDED", "MODIFIED"}:
-            if not isinstance(thing, BareObject):
-                self.contents.added_or_modified(thing)
+            if not isinstance(received, BareObject):
+                self.contents.added_or_modified(received)
         elif kind != "BOOKMARK":
             raise UnreadableError(f"an event of the unknown type {kind[:40]!r}")
         if metadata.resource_version:

@@ -74,7 +74,7 @@ class Relister(Generic[Object]):
         self.interval_s = interval_s  # may change live
         self.expedite_s = expedite_s
         self._next_s = -NEVER  # the next whole round is due
-        self._expedited: dict[Scope, int] = {}  # how many callers wait for each
+        self._expedited: dict[Scope, int] = {}  # how many callers wait for each scope
         self._expedited_next_s = -NEVER
         self._is_due = asyncio.Event()
         self.repairs_total: Counter[str] = Counter()
@@ -109,8 +109,8 @@ class Relister(Generic[Object]):
     def check(self) -> None:
         """Wake `run` if a round is due.
 
-        Four tasks with clocks of their own, which woke up each second, were more than half of the cost of a steady
-        state.
+        One caller checks all relisters: four tasks that woke up each second by themselves were more than half of the
+        cost of a steady state.
         """
         now_s = self._now()
         if now_s >= self._next_s or (self._expedited and now_s >= self._expedited_next_s):
@@ -145,7 +145,7 @@ class Relister(Generic[Object]):
     async def _reconcile_expedited(self) -> None:
         """Compare the scopes that are due, the longest waiting first."""
         for scope in list(self._expedited)[:KUBE_EXPEDITED_PER_ROUND_MAX]:
-            waiting = self._expedited.pop(scope, 0)  # another scope's comparison may have let it be relaxed
+            waiting = self._expedited.pop(scope, 0)  # 0: relaxed during the comparison of another scope
             if waiting:
                 self._expedited[scope] = waiting  # at the end
                 await self.reconcile(scope)
@@ -186,14 +186,14 @@ class Relister(Generic[Object]):
             return await self._compare(None)
         repairs: Counter[str] = Counter()
         for namespace, name in differing:
-            found = await self._compare(Scope(namespace, name=name))
-            if found is None:
+            repaired = await self._compare(Scope(namespace, name=name))
+            if repaired is None:
                 return None
-            repairs += found
+            repairs += repaired
         return repairs
 
     async def _compare(self, scope: Scope | None) -> Counter[str] | None:
-        """Compare by the objects themselves; return as `_compare_all`."""
+        """Compare whole objects, all or those in `scope`; return the repairs, or None as `_compare_all` does."""
         reflector = self._reflector
         selection = reflector.selection if scope is None else scope.narrowed(reflector.selection)
         version_before = reflector.version

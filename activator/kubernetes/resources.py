@@ -21,7 +21,7 @@ from activator.kubernetes.objects import (
 
 
 class Resource(msgspec.Struct, Generic[Object], frozen=True):
-    """A kind. `prefix`: of its paths, up to its group and version; `plural`: its name in paths, metrics and logs."""
+    """A kind of object. `prefix`: its paths up to group and version; `plural`: its name in paths, metrics and logs."""
 
     plural: str
     prefix: str
@@ -34,6 +34,7 @@ class Resource(msgspec.Struct, Generic[Object], frozen=True):
         return f"{self.prefix}/{self.plural}"
 
     def one(self, namespace: str, name: str) -> str:
+        """Return the path of one object."""
         return f"{self.collection(namespace)}/{name}"
 
 
@@ -60,6 +61,7 @@ class Selection(msgspec.Struct, Generic[Object], frozen=True):
         return self.resource.collection(self.namespace)
 
     def query(self) -> dict[str, str]:
+        """Return the parameters of the selectors for a call."""
         query = {}
         if self.labels:
             query["labelSelector"] = self.labels

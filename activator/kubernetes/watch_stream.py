@@ -17,7 +17,7 @@ class WatchStream:
 
     def __init__(self, response: aiohttp.ClientResponse, line_bytes_max: int) -> None:
         self._response = response
-        self._cutter = LineSplitter(line_bytes_max)
+        self._splitter = LineSplitter(line_bytes_max)
         self._aborted: KubeError | None = None
 
     async def lines(self) -> list[bytes]:
@@ -34,10 +34,10 @@ class WatchStream:
                 raise WatchCutError(str(error) or type(error).__name__) from error
             self.raise_if_aborted()
             if not data:
-                if self._cutter.pending_bytes:
+                if self._splitter.pending_bytes:
                     raise WatchCutError("the watch ended in the middle of an event")
                 return []
-            lines = self._cutter.feed(data)
+            lines = self._splitter.feed(data)
             if lines:
                 return lines
 

@@ -27,7 +27,7 @@ log = logging.getLogger("activator.kubernetes")
 class KubeWatches:
     """The watches of one cluster; each has its own task, so that none delays another.
 
-    `on_error` is called for a task that ended, which none does by itself.
+    `on_error` is called with the exception of a task.
     """
 
     def __init__(self, client: KubeClient, now: Now, rng: Rng, on_error: OnTaskError, pause: Pause = pause) -> None:
@@ -38,9 +38,9 @@ class KubeWatches:
         self._tasks = TaskGroupOwner(on_error)
         self.reflectors: list[Reflector[Any]] = []
         self.relisters: list[Relister[Any]] = []  # in the same order
-        self._running: list[list[asyncio.Task[Any]]] = []
+        self._tasks_of_watches: list[list[asyncio.Task[Any]]] = []  # in the same order
         self._checking = False
-        self._asking: asyncio.Task[Any] | None = None  # the call that tests whether an outage is over
+        self._outage_test: asyncio.Task[Any] | None = None  # the call that tests whether an outage is over
         client.outage.on_end(self._wake)
 
     def add(
@@ -61,14 +61,14 @@ class KubeWatches:
             self._tasks.keep_running(f"watch {reflector.name}", reflector.run),
             self._tasks.keep_running(f"reconcile {reflector.name}", relister.run),
         ]
-        self._running.append(tasks)
+        self._tasks_of_watches.append(tasks)
         return reflector, relister
 
     async def remove(self, reflector: Reflector[Object]) -> None:
-        """End a watch; its objects are not reported as gone."""
-        place = self.reflectors.index(reflector)
-        del self.reflectors[place], self.relisters[place]
-        tasks = self._running.pop(place)
+        """End a watch; its objects are not reported as removed."""
+        index = self.reflectors.index(reflector)
+        del self.reflectors[index], self.relisters[index]
+        tasks = self._tasks_of_watches.pop(index)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -76,11 +76,11 @@ class KubeWatches:
     @property
     def synced(self) -> bool:
         """True if every first list has arrived."""
-        return all(one.synced for one in self.reflectors)
+        return all(reflector.synced for reflector in self.reflectors)
 
     def age_s(self, now_s: float) -> float:
         """Return the age of the oldest store, in seconds."""
-        return max((one.age_s(now_s) for one in self.reflectors), default=0.0)
+        return max((reflector.age_s(now_s) for reflector in self.reflectors), default=0.0)
 
     async def close(self) -> None:
         """End all watches. The client stays open."""
@@ -88,14 +88,15 @@ class KubeWatches:
         await self._tasks.close()
 
     async def _check(self) -> None:
-        await self._pause(min([KUBE_CHECK_INTERVAL_S, *[one.interval_s for one in self.relisters]]))
+        """Wait for one interval, then check all watches; during an outage test whether the API answers."""
+        await self._pause(min([KUBE_CHECK_INTERVAL_S, *[relister.interval_s for relister in self.relisters]]))
         for reflector, relister in zip(self.reflectors, self.relisters):
             reflector.check()
             relister.check()
-        if self._client.outage.is_on and self.reflectors and self._asking is None:
-            self._asking = self._tasks.start("kubernetes outage", self._ask(self.reflectors[0].selection))
+        if self._client.outage.is_on and self.reflectors and self._outage_test is None:
+            self._outage_test = self._tasks.start("kubernetes outage", self._test_api(self.reflectors[0].selection))
 
-    async def _ask(self, selection: Selection[Any]) -> None:
+    async def _test_api(self, selection: Selection[Any]) -> None:
         """Read at most one object to test whether the API answers again, which ends all pauses after failures."""
         try:
             async with asyncio.timeout(KUBE_OUTAGE_ASK_S):
@@ -103,7 +104,7 @@ class KubeWatches:
         except (KubeError, TimeoutError) as error:
             log.debug("the Kubernetes API is still unreachable: %s", error)
         finally:
-            self._asking = None
+            self._outage_test = None
 
     def _wake(self) -> None:
         for reflector, relister in zip(self.reflectors, self.relisters):

@@ -18,7 +18,7 @@ from activator.kubernetes.client import (
     KUBE_LISTS_AT_ONCE_MAX,
     KUBE_WRITES_AT_ONCE_MAX,
     KubeClient,
-    _Inflating,
+    _Inflater,
 )
 from activator.kubernetes.credentials import Credentials
 from activator.kubernetes.errors import (
@@ -275,7 +275,7 @@ async def test_a_small_answer_that_inflates_beyond_its_bound(tmp_path: Path) -> 
     """A thousand times its size: no turn of the loop inflates more than its part, and the rest is never made."""
     body = gzip.compress(bytes(200 * MIB), 9)
     assert len(body) < MIB
-    stream = _Inflating()
+    stream = _Inflater()
     sizes = [len(part) for part in stream.parts(body)]
     stream.end()
     assert max(sizes) == KUBE_INFLATED_PER_TURN_MAX and sum(sizes) == 200 * MIB

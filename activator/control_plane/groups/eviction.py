@@ -16,11 +16,11 @@ COST_MIN_S: Final = 0.001  # for a program whose start was never measured
 
 # The order of eviction.
 _IDLE: Final = 0  # includes programs that sleep
-_SPARE: Final = 1
-_TURN_OVER: Final = 2
+_SPARE: Final = 1  # one of several of a revision
+_TURN_OVER: Final = 2  # busy, and its turn is over
 _BUSY: Final = 3  # only if the budget itself was lowered
 _LOADING: Final = 4
-_KEPT: Final = 5
+_KEPT: Final = 5  # pinned, or of a guaranteed minimum
 
 
 class _Unit(NamedTuple):
@@ -40,7 +40,7 @@ def make_room(builder: PlanBuilder, claimant: PlanEntry, over_after_s: float) ->
     `over_after_s`: the turn of a revision is over if the request that it would serve next arrived later than that.
     """
     units = []
-    for entry in builder.all:
+    for entry in builder.entries:
         if entry is not claimant:
             units.extend(_running_units(entry, builder.view.now_s, over_after_s))
         units.extend(_sleeping_units(entry, builder.view.now_s, entry is claimant))
@@ -50,20 +50,20 @@ def make_room(builder: PlanBuilder, claimant: PlanEntry, over_after_s: float) ->
 def shrink(builder: PlanBuilder) -> None:
     """Evict what exceeds a budget that was lowered."""
     units = []
-    for entry in builder.all:
+    for entry in builder.entries:
         units.extend(_sleeping_units(entry, builder.view.now_s, False))
         value = _value(entry, builder.view.now_s)
-        for left in range(entry.grant):  # 0: its last one
-            if left < entry.member.floor:
+        for kept in range(entry.grant):  # how many the revision keeps if this one is evicted
+            if kept < entry.member.floor:
                 rank = _KEPT
             elif entry.is_idle:
                 rank = _IDLE
-            elif left > 0:
+            elif kept > 0:
                 rank = _SPARE
             else:
                 rank = _LOADING if entry.is_loading else _BUSY
             units.append(_Unit(rank, value, entry.member.key, entry, False, Eviction.BUDGET))
-    _take(builder, sorted(units, key=_order), all_at_worst=True)
+    _take(builder, sorted(units, key=_order), even_if_too_few=True)
 
 
 def _order(unit: _Unit) -> tuple[int, float, str]:
@@ -71,6 +71,7 @@ def _order(unit: _Unit) -> tuple[int, float, str]:
 
 
 def _running_units(entry: PlanEntry, now_s: float, over_after_s: float) -> list[_Unit]:
+    """Return the programs of a member that may be evicted while they start or run."""
     member = entry.member
     if entry.is_idle:
         rank, least, eviction = _IDLE, member.floor, Eviction.DEMAND
@@ -80,12 +81,13 @@ def _running_units(entry: PlanEntry, now_s: float, over_after_s: float) -> list[
         rank, least, eviction = _SPARE, max(member.floor, 1), Eviction.SPARE
     value = _value(entry, now_s)
     units = [_Unit(rank, value, member.key, entry, False, eviction)] * max(entry.grant - least, 0)
-    if rank == _TURN_OVER and len(units) > 1:  # its spare ones are evicted before the last
+    if rank == _TURN_OVER and len(units) > 1:  # its other programs are evicted as spare ones, before the last
         units[1:] = [unit._replace(rank=_SPARE, eviction=Eviction.SPARE) for unit in units[1:]]
     return units
 
 
 def _sleeping_units(entry: PlanEntry, now_s: float, is_claimant: bool) -> list[_Unit]:
+    """Return the sleeping programs of a member that may be stopped; a claimant needs one of its own."""
     member = entry.member
     if member.asleep is None or not any(member.asleep):
         return []
@@ -95,12 +97,17 @@ def _sleeping_units(entry: PlanEntry, now_s: float, is_claimant: bool) -> list[_
 
 
 def _value(entry: PlanEntry, now_s: float) -> float:
+    """Return the value of one program: seconds of a reload, or of a wake, for each second since its last use."""
     member = entry.member
     cost_s = member.start_s if member.asleep is None else member.wake_s
     return max(cost_s, COST_MIN_S) / max(now_s - member.used_s, USED_AGO_MIN_S)
 
 
-def _take(builder: PlanBuilder, units: list[_Unit], all_at_worst: bool = False) -> bool:
+def _take(builder: PlanBuilder, units: list[_Unit], even_if_too_few: bool = False) -> bool:
+    """Evict units in this order until the plan fits the budget, and no more of them than necessary.
+
+    If all of them do not suffice, evict none and return False, unless `even_if_too_few`.
+    """
     taken: list[_Unit] = []
     for unit in units:
         if builder.fits_soon():
@@ -108,7 +115,7 @@ def _take(builder: PlanBuilder, units: list[_Unit], all_at_worst: bool = False) 
         _apply(unit, 1)
         taken.append(unit)
     stopped = _stop_instead(builder, taken)
-    if not builder.fits_soon() and not all_at_worst:
+    if not builder.fits_soon() and not even_if_too_few:
         for entry in stopped:
             entry.sleeps = True
         for unit in taken:
@@ -138,6 +145,7 @@ def _stop_instead(builder: PlanBuilder, taken: list[_Unit]) -> list[PlanEntry]:
 
 
 def _apply(unit: _Unit, sign: int) -> None:
+    """Evict the program (`sign` 1), or take that back (-1)."""
     if unit.is_asleep:
         unit.entry.stopped_asleep += sign
     else:

@@ -24,7 +24,7 @@ PLANS_AT_ONCE_MAX: Final = 32  # in one call, because each plan may change the i
 class Programs(Protocol):
     """The runner of programs; it reports changes to `Groups.programs_changed`, also within these calls.
 
-    `is_held`: it starts and stops none now, and reports changes of all afterwards.
+    While `is_held` is true, it starts and stops no program; afterwards it reports changes of all.
     """
 
     is_held: bool
@@ -89,7 +89,7 @@ class BudgetGroup:
         for key in members:
             self.former.pop(key, None)
         if (rule.resources, rule.exclusive) != (self.rule.resources, self.rule.exclusive):
-            self.former = {key: _in_order(one, self.rule, rule) for key, one in self.former.items()}
+            self.former = {key: _reordered(former, self.rule, rule) for key, former in self.former.items()}
         self.rule = rule
         self.members = members
         for key, state in members.items():
@@ -157,9 +157,9 @@ class BudgetGroup:
         """Return True if a member waits for its turn."""
         return any(state.wait is not None for state in self.members.values())
 
-    def is_held(self) -> bool:
+    def has_former(self) -> bool:
         """Return True if revisions that have left the group still have programs."""
-        self._held_by_former()
+        self._held_by_former()  # forgets revisions without programs
         return bool(self.former)
 
     def note(self, key: str) -> None:
@@ -190,28 +190,29 @@ class BudgetGroup:
 
     def holdings(self) -> dict[str, tuple[int, int, int]]:
         """Return the running, leaving and sleeping programs of each revision that has any, including former members."""
-        found = {}
+        held = {}
         for key in (*self.members, *self.former):
             counts = self._programs.counts(key, self.rule.name)
             state = self.members.get(key)
             running = counts.started if state is None else max(state.granted, counts.started)
             leaving = counts.leaving + counts.stopping_asleep
             if running or leaving or counts.sleeping:
-                found[key] = (running, leaving, counts.sleeping)
-        return found
+                held[key] = (running, leaving, counts.sleeping)
+        return held
 
     def used(self) -> tuple[int, ...]:
         """Return the amounts that running, starting, leaving and sleeping programs hold, by resource."""
         total = list(self._held_by_former()) or [0] * len(self.rule.budget)
         for key, state in self.members.items():
             counts = self._programs.counts(key, self.rule.name)
-            for place, held in enumerate(_held(state.rule, max(state.granted, counts.started), counts)):
-                total[place] += held
+            for resource, held in enumerate(_held(state.rule, max(state.granted, counts.started), counts)):
+                total[resource] += held
         return tuple(total)
 
     # --- within ---
 
     def _member(self, key: str, state: MemberState) -> RevisionState:
+        """Return the state of a member as the policy reads it."""
         counts = self._programs.counts(key, self.rule.name)
         if counts.ready:
             state.asked_s = NEVER
@@ -241,6 +242,7 @@ class BudgetGroup:
         )
 
     def _held_by_former(self) -> tuple[int, ...]:
+        """Return the amounts that former members hold, by resource; forget those without programs. Empty: none."""
         if not self.former:
             return ()
         total = [0] * len(self.rule.budget)
@@ -249,11 +251,14 @@ class BudgetGroup:
             held = _held(rule, counts.started, counts)
             if not any((counts.started, counts.leaving, counts.sleeping, counts.stopping_asleep)):
                 del self.former[key]
-            for place, one in enumerate(held):
-                total[place] += one
-        return tuple(total) or (1,) * bool(self.former)
+            for resource, amount in enumerate(held):
+                total[resource] += amount
+        if total:
+            return tuple(total)
+        return (1,) if self.former else ()  # an exclusive group has no budget: any amount shows that programs are left
 
     def _apply(self, plan: Plan) -> None:
+        """Carry out a plan: stop sleeping programs, lower grants, and raise grants, in this order."""
         now_s = self._now()
         for eviction in plan.evictions.values():
             self.eviction_totals[eviction] += 1
@@ -275,6 +280,7 @@ class BudgetGroup:
                 self.note(key)
 
     def _note_waits(self, plan: Plan, now_s: float) -> None:
+        """Record the reason for which each member waits, and how long those that no longer wait have waited."""
         for key, state in self.members.items():
             wait = plan.waits.get(key)
             if wait is not None and state.wait is None:
@@ -286,13 +292,14 @@ class BudgetGroup:
 
 
 def _held(rule: MemberRule, running: int, counts: ProgramCounts) -> list[int]:
+    """Return the amounts that the programs of a revision hold, by resource, if `running` of them run or start."""
     asleep = counts.sleeping + counts.stopping_asleep
     at_rest = rule.asleep or (0,) * len(rule.needs)
     return [(running + counts.leaving) * need + asleep * rest for need, rest in zip(rule.needs, at_rest)]
 
 
-def _in_order(rule: MemberRule, before: GroupRule, after: GroupRule) -> MemberRule:
-    """Return the rule with its amounts in another order of resources."""
+def _reordered(rule: MemberRule, before: GroupRule, after: GroupRule) -> MemberRule:
+    """Return the member's rule with its amounts in the order of the resources of `after`."""
     if before.exclusive:  # its needs are unknown: it has to end before anything else is loaded
         return MemberRule(after.budget, None if rule.asleep is None else after.budget)
 

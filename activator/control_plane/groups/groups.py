@@ -41,7 +41,7 @@ class Groups:
         self._move = move
         self._now = now
         self.groups: dict[str, BudgetGroup] = {}
-        self._of: dict[str, BudgetGroup] = {}  # by key of the revision
+        self._group_by_key: dict[str, BudgetGroup] = {}
         self._wanted: dict[str, int] = {}
         self._kept: dict[str, int] = {}
         self._restored: dict[str, HandedUse] = {}  # from a former process, until the revision is in its group
@@ -53,11 +53,11 @@ class Groups:
 
     def configure(self, rules: list[GroupRule]) -> None:
         """Replace all groups. Their revisions must be known to `programs`."""
-        before = {key: group.rule.name for key, group in self._of.items()}
-        states = {key: group.members[key] for key, group in self._of.items()}
+        before = {key: group.rule.name for key, group in self._group_by_key.items()}
+        states = {key: group.members[key] for key, group in self._group_by_key.items()}
         names = {rule.name for rule in rules}
         groups: dict[str, BudgetGroup] = {}
-        of: dict[str, BudgetGroup] = {}
+        group_by_key: dict[str, BudgetGroup] = {}
         moved = []
         for rule in rules:
             group = self.groups.get(rule.name) or self._dissolved.pop(rule.name, None)
@@ -65,27 +65,27 @@ class Groups:
             groups[rule.name] = group
             members: dict[str, MemberState] = {}
             for key, member in rule.members.items():
-                was = before.get(key, NO_GROUP)
+                old_name = before.get(key, NO_GROUP)
                 state = states.get(key)
-                restart = was != rule.name and was in names
+                restart = old_name != rule.name and old_name in names
                 if state is None or restart:
-                    state = _fresh_state(member, state)
+                    state = _new_state(member, state)
                     former = self._restored.pop(key, None)
                     if former is not None:
                         state.used_s, state.asked_s = former.used_s, former.asked_s
                     state.wanted = self._wanted.get(key, 0)
                     state.kept = self._kept.get(key, 0)
-                if was != rule.name:
+                if old_name != rule.name:
                     moved.append((key, rule.name, restart))
                 members[key] = state
-                of[key] = group
+                group_by_key[key] = group
             group.configure(rule, members)
         for name, group in self.groups.items():
             if name not in groups:
                 group.configure(group.rule, {})
                 self._dissolved[name] = group
-        self.groups, self._of = groups, of
-        moved.extend((key, NO_GROUP, False) for key in before if key not in of)
+        self.groups, self._group_by_key = groups, group_by_key
+        moved.extend((key, NO_GROUP, False) for key in before if key not in group_by_key)
         for key, name, restart in moved:
             self._move(key, name, restart)
             if name == NO_GROUP:
@@ -95,19 +95,19 @@ class Groups:
                 continue
             self._evicted.discard(key)
             started = 0 if restart else self._programs.counts(key, name).started
-            of[key].members[key].granted = started
+            group_by_key[key].members[key].granted = started
             self._programs.grant(key, started, True)  # from now on others must leave room for it
-        self._dissolved = {name: group for name, group in self._dissolved.items() if group.is_held()}
+        self._dissolved = {name: group for name, group in self._dissolved.items() if group.has_former()}
         for group in groups.values():
             group.plan()
 
     def handed(self) -> tuple[HandedUse, ...]:
-        """Return what another process of the activator continues."""
-        members = [(key, group.members[key]) for key, group in self._of.items()]
+        """Return the last use of each member, for another process of the activator."""
+        members = [(key, group.members[key]) for key, group in self._group_by_key.items()]
         return tuple([HandedUse(key, state.used_s, state.asked_s) for key, state in members])
 
     def restore(self, uses: Iterable[HandedUse]) -> None:
-        """Continue what a former process of the activator had, once the groups are configured."""
+        """Take over the last uses from a former process; they count once the groups are configured."""
         self._restored = {one.key: one for one in uses}
 
     def drop_revision(self, key: str) -> None:
@@ -121,7 +121,7 @@ class Groups:
     def set_desired(self, key: str, count: int) -> None:
         """Set how many programs the load, a minimum or a schedule calls for."""
         self._wanted[key] = count
-        group = self._of.get(key)
+        group = self._group_by_key.get(key)
         if group is None:
             self._grant_alone(key)
         else:
@@ -130,14 +130,15 @@ class Groups:
     def keep(self, key: str, count: int) -> None:
         """Set how many programs a minimum, a schedule, a preload or an operator calls for, without a request."""
         self._kept[key] = count
-        group = self._of.get(key)
+        group = self._group_by_key.get(key)
         if group is not None:
             group.keep(key, count)
         elif key in self._evicted:
             self._grant_alone(key)
 
     def load(self, load: Load) -> None:
-        group = self._of.get(load.key)
+        """Pass a load on to the group; a request of an evicted revision without a group loads it again."""
+        group = self._group_by_key.get(load.key)
         if group is not None:
             group.load(load)
         elif load.key in self._evicted and (load.queued or load.in_flight):
@@ -146,19 +147,19 @@ class Groups:
 
     def busy(self, key: str, count: int) -> None:
         """Set how many programs of the revision do background work."""
-        group = self._of.get(key)
+        group = self._group_by_key.get(key)
         if group is not None:
             group.busy(key, count)
 
     def ask(self, key: str) -> None:
         """Load the revision for an operator."""
-        group = self._of.get(key)
+        group = self._group_by_key.get(key)
         if group is not None:
             group.ask(key)
 
     def unload(self, key: str) -> None:
         """Take back the grant of a revision: an operator has stopped all its programs."""
-        group = self._of.get(key)
+        group = self._group_by_key.get(key)
         if group is not None:
             group.unload(key)
 
@@ -178,7 +179,8 @@ class Groups:
     # --- reading ---
 
     def of(self, key: str) -> BudgetGroup | None:
-        return self._of.get(key)
+        """Return the group of a revision; None if it is in no group."""
+        return self._group_by_key.get(key)
 
     # --- within ---
 
@@ -193,7 +195,7 @@ class Groups:
         self._programs.grant(key, count, True)
 
 
-def _fresh_state(rule: MemberRule, before: MemberState | None) -> MemberState:
+def _new_state(rule: MemberRule, before: MemberState | None) -> MemberState:
     """Return the state of a member that starts in a group; requests that waited in another group still wait."""
     state = MemberState(rule)
     if before is not None:

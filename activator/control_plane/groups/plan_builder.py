@@ -47,13 +47,13 @@ class PlanEntry:
         self.stopped_asleep = min(self.stopped_asleep, max(self.member.sleeping - woken, 0))
 
     def sleeping(self) -> int:
-        """Return the programs that keep sleeping or will sleep; those that are granted again are woken first."""
+        """Return how many programs keep sleeping or will sleep; those that are granted again are woken first."""
         member = self.member
         woken = max(self.grant + self.reserved - member.granted, 0)
         lowered = max(member.granted - self.grant, 0)
         # A program that was granted and never started cannot be put to sleep.
-        fall = min(lowered, member.ready) if self.sleeps else 0
-        return max(member.sleeping - self.stopped_asleep - woken, 0) + member.falling_asleep + fall
+        falling = min(lowered, member.ready) if self.sleeps else 0
+        return max(member.sleeping - self.stopped_asleep - woken, 0) + member.falling_asleep + falling
 
 
 class PlanBuilder:
@@ -61,34 +61,37 @@ class PlanBuilder:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.all = [PlanEntry(member) for member in view.members]
-        self._places = range(len(view.budget))
+        self.entries = [PlanEntry(member) for member in view.members]
+        self._resources = range(len(view.budget))  # indexes
 
     def fits_now(self) -> bool:
         """Return True if the grants fit beside everything that still holds resources; reservations do not count."""
         view = self.view
         if view.exclusive:
             holders = sum(
-                one.grant > 0 or one.member.granted > 0 or one.member.leaving > 0 or one.member.stopping_asleep > 0
-                for one in self.all
+                entry.grant > 0
+                or entry.member.granted > 0
+                or entry.member.leaving > 0
+                or entry.member.stopping_asleep > 0
+                for entry in self.entries
             )
             if holders + (1 if view.former and any(view.former) else 0) > 1:
                 return False
-        if any(one.exceeds_scale() for one in self.all):
+        if any(entry.exceeds_scale() for entry in self.entries):
             return False
         if view.exclusive:
             return True
-        for place in self._places:
-            used = view.former[place] if view.former else 0
-            for one in self.all:
-                member = one.member
-                running = max(one.grant, member.granted) + member.leaving
-                woken = max(one.grant - member.granted, 0)
-                used += running * member.needs[place]
+        for resource in self._resources:
+            used = view.former[resource] if view.former else 0
+            for entry in self.entries:
+                member = entry.member
+                running = max(entry.grant, member.granted) + member.leaving
+                woken = max(entry.grant - member.granted, 0)
+                used += running * member.needs[resource]
                 if member.asleep is not None:
-                    asleep = max(member.sleeping - woken, one.stopped_asleep) + member.stopping_asleep
-                    used += asleep * member.asleep[place]
-            if used > view.budget[place]:
+                    asleep = max(member.sleeping - woken, entry.stopped_asleep) + member.stopping_asleep
+                    used += asleep * member.asleep[resource]
+            if used > view.budget[resource]:
                 return False
         return True
 
@@ -96,14 +99,14 @@ class PlanBuilder:
         """Return True if the grants and reservations fit after the leaving programs have ended."""
         view = self.view
         if view.exclusive:
-            return sum(one.grant > 0 or one.reserved > 0 for one in self.all) <= 1
-        for place in self._places:
+            return sum(entry.grant > 0 or entry.reserved > 0 for entry in self.entries) <= 1
+        for resource in self._resources:
             used = 0
-            for one in self.all:
-                member = one.member
-                used += (one.grant + one.reserved) * member.needs[place]
+            for entry in self.entries:
+                member = entry.member
+                used += (entry.grant + entry.reserved) * member.needs[resource]
                 if member.asleep is not None:
-                    used += one.sleeping() * member.asleep[place]
-            if used > view.budget[place]:
+                    used += entry.sleeping() * member.asleep[resource]
+            if used > view.budget[resource]:
                 return False
         return True

@@ -74,10 +74,10 @@ class WaitsFor(Enum):
 
 
 class Wait(NamedTuple):
-    """The wait of one revision; `of`: the keys of those that it waits for."""
+    """The wait of one revision; `keys`: the revisions that it waits for."""
 
-    what: WaitsFor
-    of: tuple[str, ...] = ()
+    reason: WaitsFor
+    keys: tuple[str, ...] = ()
 
 
 class Plan(NamedTuple):

@@ -27,22 +27,22 @@ def resolve_groups(config: Config, peaks: Mapping[str, Mapping[str, int]] = NOTH
 
     `peaks`: what a copy of a revision has used at most, by its key and by resource, for groups that count it.
     """
-    revisions = {f"{one.namespace}/{one.name}": one for one in config.revisions}
+    revisions = {f"{revision.namespace}/{revision.name}": revision for revision in config.revisions}
     rules = []
     grouped: set[str] = set()
     for group in config.groups:
         members = {key_of(name): revisions[key_of(name)] for name in group.members}
         grouped.update(members)
         rules.append(_rule(group, members, peaks if group.measured else NOTHING_MEASURED))
-    others = {
-        key: one
-        for key, one in revisions.items()
-        if key not in grouped and one.program is not None and one.program.gpus > 0
+    ungrouped = {
+        key: revision
+        for key, revision in revisions.items()
+        if key not in grouped and revision.program is not None and revision.program.gpus > 0
     }
-    if others:
-        left = len(config.gpus) - sum(int(group.budget.get(GPUS, 0)) for group in config.groups)
-        resources, budget = (GPUS,), (left,)
-        rest = {key: _member(one, resources) for key, one in others.items()}
+    if ungrouped:
+        free_gpus = len(config.gpus) - sum(int(group.budget.get(GPUS, 0)) for group in config.groups)
+        resources, budget = (GPUS,), (free_gpus,)
+        rest = {key: _member(revision, resources) for key, revision in ungrouped.items()}
         rules.append(GroupRule(GPUS, resources, budget, rest, overtaken_at_most_s=OVERTAKEN_AT_MOST_S))
     return rules
 
@@ -72,20 +72,20 @@ def _measured(
 
     Members that stay loaded keep their declared needs: the file was checked with these.
     """
-    stays = {key for key, one in declared.items() if one.min or one.pinned}
-    kept = [
-        sum(max(one.min, 1) * one.needs[place] for key, one in declared.items() if key in stays)
-        for place in range(len(resources))
+    stays = {key for key, rule in declared.items() if rule.min or rule.pinned}
+    reserved = [
+        sum(max(rule.min, 1) * rule.needs[index] for key, rule in declared.items() if key in stays)
+        for index in range(len(resources))
     ]
-    found = dict(declared)
+    measured = dict(declared)
     for key in peaks.keys() & declared.keys() - stays:
-        one = declared[key]
+        rule = declared[key]
         needs = tuple(
-            max(need, min(peaks[key].get(name, 0), most - taken))
-            for name, need, most, taken in zip(resources, one.needs, budget, kept)
+            max(need, min(peaks[key].get(resource, 0), total - taken))
+            for resource, need, total, taken in zip(resources, rule.needs, budget, reserved)
         )
-        found[key] = replace(one, needs=needs)
-    return found
+        measured[key] = replace(rule, needs=needs)
+    return measured
 
 
 def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:

@@ -42,13 +42,13 @@ def shown(group: BudgetGroup, now_s: float) -> dict[str, Any]:
 def waits_of(group: BudgetGroup, key: str, now_s: float) -> dict[str, Any]:
     """Return the view of a member's state in its group."""
     state: MemberState = group.members[key]
-    made: dict[str, Any] = {"name": group.rule.name, "granted": state.granted}
+    view: dict[str, Any] = {"name": group.rule.name, "granted": state.granted}
     if state.wait is not None:
-        made["waits"] = _wait(state.wait, now_s - state.waited_from_s)
-    return made
+        view["waits"] = _wait(state.wait, now_s - state.waited_from_s)
+    return view
 
 
 def _wait(wait: Wait, waited_s: float) -> dict[str, Any]:
-    names = ", ".join(wait.of)
-    text = _SENTENCES[wait.what] + (f": {names}" if names else "")
-    return {"for": wait.what.value, "of": list(wait.of), "waited_s": round(waited_s, 3), "explanation": text}
+    names = ", ".join(wait.keys)
+    text = _SENTENCES[wait.reason] + (f": {names}" if names else "")
+    return {"for": wait.reason.value, "of": list(wait.keys), "waited_s": round(waited_s, 3), "explanation": text}

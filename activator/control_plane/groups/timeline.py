@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from activator.control_plane.groups.counts import ProgramCounts
 
-TIMELINE_S: Final = 3_600.0
+TIMELINE_S: Final = 3_600.0  # older changes are forgotten
 CHANGES_MAX: Final = 500  # kept changes of one group; a faster succession of swaps is shown for less time
 
 LOADING: Final = "loading"
@@ -18,7 +18,7 @@ NOTHING: Final = ""
 
 
 def state_of(counts: ProgramCounts) -> str:
-    """Return the state of a revision with these programs: that of the one which does most."""
+    """Return the state of a revision with these programs: that of the program which does most."""
     if counts.ready:
         return SERVING
     if counts.started:
@@ -55,16 +55,17 @@ class Timeline:
         """
         self._forget(now_s)
         rows: dict[str, list[dict[str, Any]]] = {}
-        begun = {key: (state, self._since_s) for key, state in self._before.items()}
+        open_spans = {key: (state, self._since_s) for key, state in self._before.items()}
         for at_s, key, state in [*self._changes, *((now_s, key, NOTHING) for key in self._states)]:
-            before, from_s = begun.pop(key, (NOTHING, at_s))
+            before, from_s = open_spans.pop(key, (NOTHING, at_s))
             if before != NOTHING:
                 ages = {"from_age_s": round(now_s - from_s, 1), "to_age_s": round(now_s - at_s, 1)}
                 rows.setdefault(key, []).append({"state": before, **ages})
-            begun[key] = (state, at_s)
+            open_spans[key] = (state, at_s)
         return [{"revision": key, "spans": spans} for key, spans in sorted(rows.items())]
 
     def _forget(self, now_s: float) -> None:
+        """Drop changes that are too old or too many; `_before` keeps the state that the last of them has set."""
         oldest_s = now_s - TIMELINE_S
         self._since_s = max(self._since_s, oldest_s)
         while self._changes and (self._changes[0][0] < oldest_s or len(self._changes) > CHANGES_MAX):

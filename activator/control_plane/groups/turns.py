@@ -34,7 +34,7 @@ class TurnPolicy(GroupPolicy):
 
     def plan(self, view: View) -> Plan:
         builder = PlanBuilder(view)
-        for entry in builder.all:
+        for entry in builder.entries:
             member = entry.member
             entry.grant = min(member.granted, max(member.wanted, member.floor))
             if not member.may_start:
@@ -51,18 +51,18 @@ class TurnPolicy(GroupPolicy):
 
     def _serve_claims(self, builder: PlanBuilder, waits: dict[str, Wait]) -> float:
         """Serve claims; return the age of the oldest one that could not be served, NEVER if there is none."""
-        open_since_s, first = NEVER, ""
-        for since_s, key, entry in sorted(_claims(builder), key=_age):
+        open_since_s, first_key = NEVER, ""
+        for since_s, key, entry in sorted(_claims(builder), key=_claim_order):
             if not entry.member.may_start:
                 waits[key] = Wait(WaitsFor.BACKOFF)
             elif since_s >= open_since_s + self.patience_s:
-                waits[key] = Wait(WaitsFor.BEHIND, (first,))
+                waits[key] = Wait(WaitsFor.BEHIND, (first_key,))
             elif not self._serve(builder, entry, since_s):
-                waits[key] = Wait(WaitsFor.TURN, _holders(builder, entry))
+                waits[key] = Wait(WaitsFor.TURN, _holding_keys(builder, entry))
                 if open_since_s == NEVER:
-                    open_since_s, first = since_s, key
+                    open_since_s, first_key = since_s, key
             elif entry.reserved:
-                waits[key] = Wait(WaitsFor.LEAVING, _leavers(builder, entry))
+                waits[key] = Wait(WaitsFor.LEAVING, _leaving_keys(builder))
         return open_since_s
 
     def _serve(self, builder: PlanBuilder, entry: PlanEntry, since_s: float) -> bool:
@@ -98,21 +98,23 @@ class Fifo(TurnPolicy):
 
 
 def _claims(builder: PlanBuilder) -> list[tuple[float, str, PlanEntry]]:
-    found = []
-    for entry in builder.all:
+    """Return the open claims, each with the arrival of its request, its key and its entry."""
+    claims = []
+    for entry in builder.entries:
         member = entry.member
         if entry.grant < member.floor:
-            found.append((_BEFORE_ALL, member.key, entry))
+            claims.append((_BEFORE_ALL, member.key, entry))
         elif entry.grant == 0 and entry.has_queue:
-            found.append((member.since_s, member.key, entry))
-    return found
+            claims.append((member.since_s, member.key, entry))
+    return claims
 
 
-def _age(claim: tuple[float, str, PlanEntry]) -> tuple[float, str]:
+def _claim_order(claim: tuple[float, str, PlanEntry]) -> tuple[float, str]:
     return claim[0], claim[1]
 
 
 def _grant_one(builder: PlanBuilder, entry: PlanEntry) -> bool:
+    """Grant one more program if that fits now and later; else change nothing and return False."""
     stopped_asleep = entry.stopped_asleep
     entry.grant += 1
     entry.keep_asleep()
@@ -124,7 +126,8 @@ def _grant_one(builder: PlanBuilder, entry: PlanEntry) -> bool:
 
 
 def _add_spare(builder: PlanBuilder) -> None:
-    for entry in builder.all:
+    """Grant additional programs to revisions that have one, while they fit (rule 5)."""
+    for entry in builder.entries:
         member = entry.member
         most = member.wanted if member.busy or entry.has_queue else min(member.kept, member.wanted)
         # Not in the plan that evicts one: it would be started again.
@@ -134,35 +137,49 @@ def _add_spare(builder: PlanBuilder) -> None:
 
 
 def _add_kept(builder: PlanBuilder) -> None:
-    for entry in builder.all:
+    """Grant one program to revisions that want it without a request, if it fits (rule 5)."""
+    for entry in builder.entries:
         member = entry.member
         is_open = entry.grant == 0 and entry.reserved == 0 and entry.eviction is None
         if is_open and member.kept > 0 and member.may_start:
             _grant_one(builder, entry)
 
 
-def _holders(builder: PlanBuilder, claimant: PlanEntry) -> tuple[str, ...]:
-    return tuple(one.member.key for one in builder.all if one is not claimant and one.grant + one.member.leaving > 0)
-
-
-def _leavers(builder: PlanBuilder, claimant: PlanEntry) -> tuple[str, ...]:
+def _holding_keys(builder: PlanBuilder, claimant: PlanEntry) -> tuple[str, ...]:
+    """Return the other revisions whose programs run or leave."""
     return tuple(
-        one.member.key
-        for one in builder.all
-        if one.grant < one.member.granted or one.member.leaving + one.member.stopping_asleep > 0 or one.stopped_asleep
+        entry.member.key
+        for entry in builder.entries
+        if entry is not claimant and entry.grant + entry.member.leaving > 0
+    )
+
+
+def _leaving_keys(builder: PlanBuilder) -> tuple[str, ...]:
+    """Return the revisions whose programs leave or are to be stopped."""
+    return tuple(
+        entry.member.key
+        for entry in builder.entries
+        if entry.grant < entry.member.granted
+        or entry.member.leaving + entry.member.stopping_asleep > 0
+        or entry.stopped_asleep
     )
 
 
 def _plan_of(builder: PlanBuilder, waits: dict[str, Wait]) -> Plan:
-    served = tuple(one.member.key for one in builder.all if one.reserved)
-    for one in builder.all:
-        if one.grant == 0 and one.has_queue and one.member.key not in waits:  # its turn is over
-            waits[one.member.key] = Wait(WaitsFor.BEHIND, served) if one.member.may_start else Wait(WaitsFor.BACKOFF)
-    changed = [one for one in builder.all if one.grant != one.member.granted]
+    """Return the changes that the builder has made, with the wait of each queued revision without a program."""
+    served = tuple(entry.member.key for entry in builder.entries if entry.reserved)
+    for entry in builder.entries:
+        if entry.grant == 0 and entry.has_queue and entry.member.key not in waits:  # its turn is over
+            waits[entry.member.key] = (
+                Wait(WaitsFor.BEHIND, served) if entry.member.may_start else Wait(WaitsFor.BACKOFF)
+            )
+    changed = [entry for entry in builder.entries if entry.grant != entry.member.granted]
     return Plan(
-        grants={one.member.key: one.grant for one in changed},
-        stop_asleep={one.member.key: one.stopped_asleep for one in builder.all if one.stopped_asleep},
-        no_sleep=frozenset(one.member.key for one in changed if one.member.asleep is not None and not one.sleeps),
-        evictions={one.member.key: one.eviction for one in builder.all if one.eviction is not None},
+        grants={entry.member.key: entry.grant for entry in changed},
+        stop_asleep={entry.member.key: entry.stopped_asleep for entry in builder.entries if entry.stopped_asleep},
+        no_sleep=frozenset(
+            entry.member.key for entry in changed if entry.member.asleep is not None and not entry.sleeps
+        ),
+        evictions={entry.member.key: entry.eviction for entry in builder.entries if entry.eviction is not None},
         waits=waits,
     )

@@ -14,7 +14,7 @@ from activator.runtime.streams import authority_of
 
 _PATH: Final = b"/grpc.health.v1.Health/Check"
 _SERVING: Final = b"\x08\x01"
-_PREFIX_BYTES: Final = 5
+_PREFIX_BYTES: Final = 5  # A gRPC message begins with a flag and its length in 4 bytes.
 _STATUS_NAMES: Final = {b"\x08\x02": "NOT_SERVING", b"\x08\x03": "SERVICE_UNKNOWN"}
 
 
@@ -41,8 +41,8 @@ def problem_with(answer: Http2Answer) -> str:
     trailers: dict[bytes, bytes] = dict(answer.trailers)
     status = trailers.get(b"grpc-status") or head.headers.get(b"grpc-status") or b"2"
     if status != b"0":
-        words = (trailers.get(b"grpc-message") or head.headers.get(b"grpc-message") or b"").decode("latin-1")
-        known = " (it has no health service)" if status == b"12" else ""
-        return f"grpc-status {status.decode('latin-1')}{known}{': ' + words if words else ''}"
-    serving = answer.body[_PREFIX_BYTES:]
-    return "" if serving == _SERVING else f"it is {_STATUS_NAMES.get(serving, 'not SERVING')}"
+        message = (trailers.get(b"grpc-message") or head.headers.get(b"grpc-message") or b"").decode("latin-1")
+        hint = " (it has no health service)" if status == b"12" else ""
+        return f"grpc-status {status.decode('latin-1')}{hint}{': ' + message if message else ''}"
+    response = answer.body[_PREFIX_BYTES:]
+    return "" if response == _SERVING else f"it is {_STATUS_NAMES.get(response, 'not SERVING')}"

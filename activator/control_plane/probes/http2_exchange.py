@@ -62,7 +62,7 @@ async def exchange(
 
 
 class _Events(ClientEvents):
-    """Stores the answer."""
+    """Stores what the connection receives in `answer`."""
 
     def __init__(self, writer: asyncio.StreamWriter, answer: Http2Answer, body_bytes_max: int) -> None:
         self._writer = writer

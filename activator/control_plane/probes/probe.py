@@ -49,7 +49,7 @@ PROBE_EXPEDITED_LONG_STEP_S: Final = 0.1
 PROBE_TRY_S: Final = 0.25  # interval of connections to a local port for which the kernel shows no listener
 PROBES_TRIED_MAX: Final = 10_000  # addresses for which the time of the last such connection is kept
 
-_tried_s: Final[dict[str, float]] = {}
+_tried_s: Final[dict[str, float]] = {}  # by address: when such a connection was last tried
 
 _READ_BYTES: Final = 16 * 1024
 
@@ -79,36 +79,36 @@ class ProbeRequest(msgspec.Struct, frozen=True):
 async def probe_once(request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
     """Probe the pod once."""
     writer: asyncio.StreamWriter | None = None
-    where = "connecting"
+    step = "connecting"
     host, port = split_address(request.address)
     try:
         async with asyncio.timeout(timeout_s):
             if request.probe.kind == PROBE_TCP:
-                known = _known_to_kernel(request, host, port)
-                if known is not None:
-                    return known
+                outcome = _known_to_kernel(request, host, port)
+                if outcome is not None:
+                    return outcome
                 _, writer = await open_stream(request.address)
                 return ProbeOutcome.ANSWERED
             http2 = request.probe.kind == PROBE_GRPC or request.probe.http2
             context = _context(request.tls, http2)
             name = _server_name(request.tls, host)
             reader, writer = await open_stream(request.address, context, name)
-            where = "answering the probe"
+            step = "answering the probe"
             if request.probe.proxy_protocol:
                 writer.write(header(request.probe.proxy_protocol, None))
             if http2:
                 return await _probe_over_http2(reader, writer, request)
             writer.write(request_bytes(probe_head(request.probe, request.address)))
-            return await _read(reader, request)
+            return await _read_answer(reader, request)
     except TimeoutError as error:
         # The kernel's own timeout is an answer of the network, and has an errno; ours has none.
         if error.errno is None:
-            request.causes.append(f"{where} took longer than {timeout_s:g} s")
+            request.causes.append(f"{step} took longer than {timeout_s:g} s")
             return ProbeOutcome.SILENT
-        request.causes.append(_words_of(error))
+        request.causes.append(_error_text(error))
         return ProbeOutcome.REFUSED
     except OSError as error:
-        request.causes.append(_words_of(error) + _listens_elsewhere(host, port))
+        request.causes.append(_error_text(error) + _listens_elsewhere(host, port))
         return ProbeOutcome.REFUSED
     finally:
         if writer is not None:
@@ -118,6 +118,7 @@ async def probe_once(request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
 async def _probe_over_http2(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: ProbeRequest
 ) -> ProbeOutcome:
+    """Send one request over HTTP/2, or a health check of gRPC; return the outcome."""
     probe = request.probe
     secure = request.tls is not None
     if probe.kind == PROBE_GRPC:
@@ -126,10 +127,10 @@ async def _probe_over_http2(
     else:
         head = probe_head(probe, request.address, keep_alive=True)
         answer = await exchange(reader, writer, head, b"", secure, PROBE_ANSWER_BYTES_MAX)
-        found = _Answer()
-        found.head = answer.head
+        received = _Answer()
+        received.head = answer.head
         problem = ""
-        if not _is_good(found, request):
+        if not _is_good(received, request):
             status = "nothing" if answer.head is None else str(answer.head.status)
             problem = answer.problem or f"it answered the probe with {status}"
     if problem:
@@ -139,13 +140,13 @@ async def _probe_over_http2(
 
 def _known_to_kernel(request: ProbeRequest, host: str, port: int) -> ProbeOutcome | None:
     """Return the result without a connection, as the program may accept only one; None: a connection is needed."""
-    found = _listening(host, port)
-    if found is Listening.YES:
+    state = _listening(host, port)
+    if state is Listening.YES:
         return ProbeOutcome.ANSWERED
-    if found is Listening.FULL:
+    if state is Listening.FULL:
         request.causes.append("it takes no more connections for now")
         return ProbeOutcome.REFUSED
-    if found is Listening.NO and not _may_try(request.address):
+    if state is Listening.NO and not _may_try(request.address):
         request.causes.append("connection refused" + _listens_elsewhere(host, port))
         return ProbeOutcome.REFUSED
     return None
@@ -173,6 +174,7 @@ def _may_try(address: str) -> bool:
 
 
 def _listens_elsewhere(host: str, port: int) -> str:
+    """Return a hint if a program listens on the other loopback address; otherwise an empty text."""
     other = LOOPBACK_4 if host == LOOPBACK_6 else LOOPBACK_6
     if is_loopback(host) and listening(other, port) in {Listening.YES, Listening.FULL}:
         return f" (it listens on {join_address(other, port)} only)"
@@ -200,7 +202,8 @@ class _Answer(ResponseSink):
         self.complete = True
 
 
-async def _read(reader: asyncio.StreamReader, request: ProbeRequest) -> ProbeOutcome:
+async def _read_answer(reader: asyncio.StreamReader, request: ProbeRequest) -> ProbeOutcome:
+    """Read as much of an answer over HTTP/1 as decides; return the outcome."""
     answer = _Answer()
     parser: ResponseParser = LenientResponseParser(answer) if request.probe.lenient else ResponseParser(answer)
     parser.expect(False)
@@ -220,7 +223,7 @@ async def _read(reader: asyncio.StreamReader, request: ProbeRequest) -> ProbeOut
     return ProbeOutcome.REFUSED
 
 
-def _words_of(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     """Return the kernel's error text, or that of TLS."""
     if type(error).__module__ == "ssl":  # its numbers are not errno values; ssl is imported only if TLS is used
         return f"TLS: {getattr(error, 'verify_message', '') or getattr(error, 'reason', '') or error}"
@@ -230,6 +233,7 @@ def _words_of(error: OSError) -> str:
 
 
 def _is_good(answer: _Answer, request: ProbeRequest) -> bool:
+    """Return True if the answer shows that the pod is ready, and has the required identity."""
     probe = request.probe
     head = answer.head
     if head is None:
@@ -242,15 +246,16 @@ def _is_good(answer: _Answer, request: ProbeRequest) -> bool:
 
 
 @functools.lru_cache(maxsize=TLS_CONTEXTS_MAX)  # in a cluster, one per namespace
-def _made_context(tls: PodTls, protocol: str) -> ssl.SSLContext:
+def _cached_context(tls: PodTls, protocol: str) -> ssl.SSLContext:
     from activator.runtime.certificates import pod_context  # ssl is imported only where pods use TLS
 
     return pod_context(tls, [protocol])
 
 
 def _context(tls: PodTls | None, http2: bool) -> ssl.SSLContext | None:
-    return None if tls is None else _made_context(tls, "h2" if http2 else "http/1.1")
+    return None if tls is None else _cached_context(tls, "h2" if http2 else "http/1.1")
 
 
 def _server_name(tls: PodTls | None, host: str) -> str | None:
+    """Return the name that the certificate has to have; None without TLS."""
     return None if tls is None else tls.server_name or ("localhost" if host.startswith("/") else host)

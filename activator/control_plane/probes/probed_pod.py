@@ -28,7 +28,7 @@ PROBE_BACKOFF_MAX_S: Final = 5.0
 PROBE_TIMEOUT_MIN_S: Final = 0.25
 PROBE_TIMEOUT_RTTS: Final = 16.0
 PROBE_TIMEOUT_MAX_S: Final = 10.0
-PROBE_MOMENT_S: Final = 0.25  # a probe holds its place for so long; a silent one does not delay others
+PROBE_MOMENT_S: Final = 0.25  # a probe holds its permit for so long at most; a silent one does not delay others
 PROBE_EXPEDITE_S: Final = 0.25  # how long probing is expedited after the last report of waiting requests
 # An expedited pod is probed in steps of a share of the time since requests began to wait, between the bounds; the steps
 # grow where more than PROBES_EXPEDITED_MAX pods are expedited.
@@ -80,18 +80,18 @@ class ProbeContext:
 
 
 class ProbePermit:
-    """A place among the pods that are probed at the same moment; it is released after PROBE_MOMENT_S."""
+    """The permit of one probe, of a bounded number; it is released after PROBE_MOMENT_S at the latest."""
 
-    def __init__(self, places: asyncio.Semaphore, later: Later) -> None:
-        self._places = places
+    def __init__(self, permits: asyncio.Semaphore, later: Later) -> None:
+        self._permits = permits
         self._held = True
-        self._timer = later(PROBE_MOMENT_S, self.give_back)
+        self._timer = later(PROBE_MOMENT_S, self.release)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         self._timer.cancel()
         if self._held:
             self._held = False
-            self._places.release()
+            self._permits.release()
 
 
 class ProbedPod:
@@ -100,7 +100,7 @@ class ProbedPod:
     def __init__(self, context: ProbeContext, order: StartProbe) -> None:
         self.order = order
         self.task: asyncio.Task[None] | None = None
-        self.consecutive_timeouts = 0  # in a row
+        self.consecutive_timeouts = 0
         self.failing: Failing | None = None
         self._context = context
         self._begun_s = context.now()
@@ -136,12 +136,12 @@ class ProbedPod:
             # Every probe ends within its timeout and then sets `_wake`.
             await self._context.wait(self._wake, self._due_s - now_s if may_probe else PROBE_TIMEOUT_MAX_S)
 
-    def on_probe_result(self, found: ProbeOutcome, probe: asyncio.Task[None] | None, cause: str) -> None:
+    def on_probe_result(self, outcome: ProbeOutcome, probe: asyncio.Task[None] | None, cause: str) -> None:
         """Process the result of a probe."""
         if probe is not None:
             self._probes.discard(probe)
         now_s = self._context.now()
-        if found is ProbeOutcome.ANSWERED:
+        if outcome is ProbeOutcome.ANSWERED:
             if now_s >= self._counts_from_s:  # otherwise it is from the probe beside the one that counted
                 self._answers += 1
                 self._due_s = self._counts_from_s = now_s + self.order.rise_interval_s
@@ -151,7 +151,7 @@ class ProbedPod:
             self._counts_from_s = -NEVER
             since_s = self._context.now() if self.failing is None else self.failing.since_s
             self.failing = Failing(since_s, cause or "it does not answer")
-            self.consecutive_timeouts = self.consecutive_timeouts + 1 if found is ProbeOutcome.SILENT else 0
+            self.consecutive_timeouts = self.consecutive_timeouts + 1 if outcome is ProbeOutcome.SILENT else 0
             self._due_s = self._context.now() + self._pause_s()
         self._wake.set()
 
@@ -171,13 +171,13 @@ class ProbedPod:
         """Return True if it has not answered and its task is running."""
         return not self._answered and self.task is not None and not self.task.done()
 
-    def rest(self) -> None:
+    def cancel_probes(self) -> None:
         """Cancel the probes under way, and end expedited probing."""
         self._context.expedited_pods.discard(self)
         for probe in list(self._probes):
             probe.cancel()
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Reset the state, to probe the pod again from the beginning."""
         self._answered = False
         self._answers = 0
@@ -188,6 +188,7 @@ class ProbedPod:
         self._backoff.reset()
 
     def _pause_s(self) -> float:
+        """Return the pause after a probe without an answer, in seconds."""
         if not self.expedited:
             return self._backoff.next_s()
         since_s = self._context.now() - self._expedited_since_s

@@ -2,7 +2,7 @@
 
 Rules
   1. One bad pod never delays another (no head-of-line blocking): each has a task of its own, and a pod that has not
-     answered within PROBE_MOMENT_S gives its place to the others. Expedited pods have places of their own:
+     answered within PROBE_MOMENT_S releases its permit. Expedited pods have permits of their own:
      thousands of silent pods, as in a large failure, do not delay any request.
   2. A pod that does not answer is probed with a growing backoff. While requests wait, a bounded number of pods is
      expedited: probed every few milliseconds, and with a second probe if one hangs, because a proxy before the
@@ -39,7 +39,7 @@ from lb.rng import Rng
 
 PROBES_AT_ONCE_MAX: Final = 64  # pods probed at the same moment (PROBE_MOMENT_S)
 EXPEDITED_REVISIONS_MAX: Final = 10_000  # revisions for which the beginning of the waiting is known
-PROBE_EXPEDITE_FORGET_S: Final = 2.0  # after such a pause, waiting counts from its end
+PROBE_EXPEDITE_FORGET_S: Final = 2.0  # after such a pause without waiting requests, their wait counts from its end
 PROBE_REPEAT_S: Final = 5.0  # a pod that has answered is probed again if its order has not ended by then
 
 log = logging.getLogger("activator.probing")
@@ -65,7 +65,8 @@ class ExpeditedProbing:
         self.since_s: float = 0.0
         self._last_s: float = -NEVER
 
-    def waits(self, now_s: float) -> None:
+    def requests_wait(self, now_s: float) -> None:
+        """Record that requests wait now."""
         # A report that a busy loop sent late is not a pause: the steps would become short when the load is highest.
         if now_s - self._last_s > PROBE_EXPEDITE_FORGET_S:
             self.since_s = now_s
@@ -102,7 +103,7 @@ class Prober(ProbeContext):
         self._later = later
         self._listener = listener
         self._panicked = panicked
-        self._places = {expedited: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for expedited in (False, True)}
+        self._permits = {expedited: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for expedited in (False, True)}
         self._probed: dict[str, OrderedDict[str, ProbedPod]] = {}  # by revision and identity
         self._failed: dict[tuple[str, str], StartProbe | StopProbe] = {}  # orders that raised, to be repeated
         self._timeouts: dict[str, AdaptiveTimeout] = {}
@@ -136,7 +137,7 @@ class Prober(ProbeContext):
             if len(self._expedited) >= EXPEDITED_REVISIONS_MAX:
                 self._expedited.clear()
             expedited = self._expedited[key] = ExpeditedProbing()
-        expedited.waits(now_s)
+        expedited.requests_wait(now_s)
         probed = self._probed.get(key)
         if probed:
             for identity in list(probed)[:PROBES_EXPEDITED_MAX]:
@@ -162,9 +163,10 @@ class Prober(ProbeContext):
             else:
                 self._stop(order.key, order.identity)
         except Exception as error:
-            self._failed_at(order, error)
+            self._repeat_later(order, error)
 
-    def _failed_at(self, order: StartProbe | StopProbe, error: object) -> None:
+    def _repeat_later(self, order: StartProbe | StopProbe, error: object) -> None:
+        """Count and log an order that raised an exception; repeat it after a backoff."""
         name = (order.key, order.identity)
         self._failed[name] = order
         backoff_s = self._panicked(order.key, order, error, self.now())
@@ -177,6 +179,7 @@ class Prober(ProbeContext):
             self._execute(order)
 
     def _start(self, order: StartProbe) -> None:
+        """Probe a pod until its order ends; an equal order that is being carried out stays."""
         former = self._probed_of(order.key).get(order.identity)
         if former is not None and former.order == order and former.is_probing():
             return
@@ -193,7 +196,7 @@ class Prober(ProbeContext):
         probed = self._probed_of(key)
         pod = probed.get(identity)
         if pod is not None:
-            pod.rest()
+            pod.cancel_probes()
             if pod.task is not None:
                 pod.task.cancel()
             del probed[identity]
@@ -202,19 +205,20 @@ class Prober(ProbeContext):
             self._timeouts.pop(key, None)
 
     async def _probe_until_stopped(self, pod: ProbedPod) -> None:
+        """Submit `Probed` whenever the pod answers, until the task is cancelled."""
         order = pod.order
         try:
             while True:
                 await pod.probe_until_it_answers()
-                pod.rest()
+                pod.cancel_probes()
                 self._submit(Probed(order.key, order.identity, order.address))
                 self._listener.pod_answered(order.key)
                 await self.wait(asyncio.Event(), PROBE_REPEAT_S)
-                pod.begin_again()
+                pod.restart()
         except Exception as error:
-            self._failed_at(order, error)
+            self._repeat_later(order, error)
         finally:
-            pod.rest()
+            pod.cancel_probes()
 
     def _ended(self, pod: ProbedPod, task: asyncio.Task[None]) -> None:
         """Restart a probe that has failed after a backoff; one whose order has ended was cancelled."""
@@ -222,7 +226,7 @@ class Prober(ProbeContext):
         if task.cancelled() or self._probed_of(order.key).get(order.identity) is not pod:
             return
         if (order.key, order.identity) not in self._failed:  # otherwise the failure is noted, or there is a newer order
-            self._failed_at(order, task.exception())
+            self._repeat_later(order, task.exception())
 
     # --- for the probed pods ---
 
@@ -231,29 +235,30 @@ class Prober(ProbeContext):
 
     async def _probe_once(self, pod: ProbedPod) -> None:
         order = pod.order
-        found, cause = ProbeOutcome.REFUSED, ""
+        outcome, cause = ProbeOutcome.REFUSED, ""
         try:
-            found, cause = await self._probe_in_its_place(pod)
+            outcome, cause = await self._probe_with_permit(pod)
         except Exception:  # a bug: the pod is probed again
             self.errors_total += 1
             log.exception("could not probe the pod %s of %s", order.identity, order.key)
-        self.outcome_totals[found] += 1
-        pod.on_probe_result(found, asyncio.current_task(), cause)
-        if found is not ProbeOutcome.ANSWERED:
+        self.outcome_totals[outcome] += 1
+        pod.on_probe_result(outcome, asyncio.current_task(), cause)
+        if outcome is not ProbeOutcome.ANSWERED:
             self._listener.pod_failed(order.key)
 
-    async def _probe_in_its_place(self, pod: ProbedPod) -> tuple[ProbeOutcome, str]:
+    async def _probe_with_permit(self, pod: ProbedPod) -> tuple[ProbeOutcome, str]:
+        """Probe the pod once, at most PROBES_AT_ONCE_MAX at a time; return the outcome and the cause."""
         order = pod.order
         adaptive = self._timeouts.setdefault(order.key, AdaptiveTimeout())
         request = ProbeRequest(order.address, order.probe, order.tls, order.identity, order.key, pod.expedited)
-        places = self._places[request.expedited]
-        await places.acquire()
-        place = ProbePermit(places, self._later)
+        permits = self._permits[request.expedited]
+        await permits.acquire()
+        permit = ProbePermit(permits, self._later)
         try:
             begun_s = self.now()
-            found = await self.probe_pod(request, adaptive.timeout_s(pod.consecutive_timeouts))
+            outcome = await self.probe_pod(request, adaptive.timeout_s(pod.consecutive_timeouts))
         finally:
-            place.give_back()
-        if found is ProbeOutcome.ANSWERED:
+            permit.release()
+        if outcome is ProbeOutcome.ANSWERED:
             adaptive.answered(self.now() - begun_s)
-        return found, request.causes[-1] if request.causes else ""
+        return outcome, request.causes[-1] if request.causes else ""

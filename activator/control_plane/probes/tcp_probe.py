@@ -79,14 +79,15 @@ async def connects(host: str, port: int, silent_s: float = _SILENT_S) -> bool | 
         except OSError:  # not an address
             return None
         if error == errno.EINPROGRESS:
-            await _writable(sock, silent_s)
+            await _wait_writable(sock, silent_s)
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             return False if error == errno.ECONNREFUSED else None
         return _has_peer(sock)
 
 
-async def _writable(sock: socket.socket, limit_s: float) -> None:
+async def _wait_writable(sock: socket.socket, limit_s: float) -> None:
+    """Wait until the connection is made or refused, for `limit_s` at most."""
     loop = asyncio.get_running_loop()
     writable = asyncio.Event()
     loop.add_writer(sock, writable.set)
@@ -99,6 +100,7 @@ async def _writable(sock: socket.socket, limit_s: float) -> None:
 
 
 def _has_peer(sock: socket.socket) -> bool | None:
+    """Return True if the socket is connected; None: it is not connected yet."""
     try:
         sock.getpeername()
     except OSError:
@@ -106,7 +108,7 @@ def _has_peer(sock: socket.socket) -> bool | None:
     return True
 
 
-def _program_of(request: ProbeRequest) -> tuple[str, int]:
+def _program_address(request: ProbeRequest) -> tuple[str, int]:
     host, _ = split_address(request.address)
     return host, request.probe.port
 
@@ -129,7 +131,7 @@ class TcpProber:
         self._since_s: dict[str, float] = {}  # by pod, `identity@address`: time of the first probe of its port
         self._probing: set[str] = set()  # addresses whose ports are being probed
         self._in_flight: dict[str, int] = {}  # by address: probes under way to queue-proxy
-        self._apart: set[str] = set()  # pods whose program's port was closed while queue-proxy's was open
+        self._distinct_ports: set[str] = set()  # pods whose program's port was closed while queue-proxy's was open
         self.tcp_probes_total = 0
 
     async def probe(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
@@ -153,15 +155,15 @@ class TcpProber:
             self._probing.discard(request.address)
         if opened is False and patient and self._now() - since_s < TCP_PROBE_TRUST_S:
             return ProbeOutcome.REFUSED  # the next probe probes again
-        proven = opened is True and pod in self._apart
-        self._apart.discard(pod)
-        found = await self._probe_queue_proxy(request, timeout_s, proven)
-        if found is ProbeOutcome.ANSWERED:
+        proven = opened is True and pod in self._distinct_ports
+        self._distinct_ports.discard(pod)
+        outcome = await self._probe_queue_proxy(request, timeout_s, proven)
+        if outcome is ProbeOutcome.ANSWERED:
             self._since_s.pop(pod, None)
             if not opened:
-                opened = await self._probe_port(*_program_of(request))
+                opened = await self._probe_port(*_program_address(request))
             self._remember(request.revision, PortVisibility.SEEN if opened else PortVisibility.HIDDEN)
-        return found
+        return outcome
 
     async def _probe_queue_proxy(self, request: ProbeRequest, timeout_s: float, proven: bool) -> ProbeOutcome:
         """Return queue-proxy's answer, or, if the port has proven the program ready, ANSWERED after a moment."""
@@ -177,29 +179,31 @@ class TcpProber:
                 del self._in_flight[address]
 
     async def _probe_for_a_moment(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
+        """Return queue-proxy's answer if it comes within TCP_PROBE_PROOF_S; otherwise ANSWERED."""
         async with asyncio.TaskGroup() as group:
             probing = group.create_task(self._probe_pod(request, timeout_s), name="one probe")
             moment = group.create_task(self._wait(TCP_PROBE_PROOF_S), name="moment")
             await asyncio.wait((probing, moment), return_when=asyncio.FIRST_COMPLETED)
-            found = probing.result() if probing.done() else ProbeOutcome.ANSWERED
+            outcome = probing.result() if probing.done() else ProbeOutcome.ANSWERED
             probing.cancel()
             moment.cancel()
-        return found
+        return outcome
 
     async def _wait_until_open(self, request: ProbeRequest, pod: str, since_s: float, limit_s: float) -> bool | None:
         """Probe in steps that grow with the time since the first: a delay of 2 % of a start does not matter."""
         ends_s = self._now() + limit_s
-        host, port = _program_of(request)
+        host, port = _program_address(request)
         while True:
             self.tcp_probes_total += 1
             opened = await self._probe_port(host, port)
-            if opened is False and request.probe.port_suffices and pod not in self._apart:
-                await self._note_apart(request, pod)
+            if opened is False and request.probe.port_suffices and pod not in self._distinct_ports:
+                await self._note_distinct_ports(request, pod)
             if opened is not False or self._now() >= ends_s:
                 return opened
             await self._wait(self._step_s(self._now() - since_s))
 
     def _step_s(self, waited_s: float) -> float:
+        """Return the pause until the next probe of a port, in seconds."""
         step_s = min(max(TCP_PROBE_STEP_S, TCP_PROBE_STEP_SHARE * waited_s), TCP_PROBE_STEP_MAX_S)
         if waited_s >= PROBE_EXPEDITED_LONG_S:
             step_s = PROBE_EXPEDITED_LONG_STEP_S
@@ -214,14 +218,14 @@ class TcpProber:
             since_s = self._since_s[pod] = self._now()
         return since_s
 
-    async def _note_apart(self, request: ProbeRequest, pod: str) -> None:
+    async def _note_distinct_ports(self, request: ProbeRequest, pod: str) -> None:
         """Note whether the program's port is closed after queue-proxy's has accepted a connection."""
         if not await self._probe_port(*split_address(request.address)):
             return
-        if await self._probe_port(*_program_of(request)) is False:
-            if len(self._apart) >= TCP_PROBED_REVISIONS_MAX:  # entries of pods that never answered
-                self._apart.clear()
-            self._apart.add(pod)
+        if await self._probe_port(*_program_address(request)) is False:
+            if len(self._distinct_ports) >= TCP_PROBED_REVISIONS_MAX:  # entries of pods that never answered
+                self._distinct_ports.clear()
+            self._distinct_ports.add(pod)
 
     def _remember(self, revision: str, visibility: PortVisibility) -> None:
         if len(self._visibilities) >= TCP_PROBED_REVISIONS_MAX:

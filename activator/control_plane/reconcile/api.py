@@ -29,7 +29,7 @@ class Api(Protocol):
 
     async def list_page(self, path: str, query: Mapping[str, str]) -> bytes: ...
 
-    async def create(self, collection: str, thing: Mapping[str, Any], field_manager: str) -> bytes: ...
+    async def create(self, collection: str, manifest: Mapping[str, Any], field_manager: str) -> bytes: ...
 
     async def apply(self, path: str, wanted: Mapping[str, Any], field_manager: str, force: bool = ...) -> bytes: ...
 
@@ -40,8 +40,8 @@ class Api(Protocol):
 
 def is_conflict(error: Exception) -> bool:
     """Return True if another manager owns a field or a precondition fails: 409, or 422 if a patch names another UID."""
-    found = error_type_of(error)
-    return found is ErrorType.CONFLICT or (found is ErrorType.INVALID and _OTHER_UID.search(str(error)) is not None)
+    kind = error_type_of(error)
+    return kind is ErrorType.CONFLICT or (kind is ErrorType.INVALID and _OTHER_UID.search(str(error)) is not None)
 
 
 def already_exists(error: Exception) -> bool:

@@ -104,12 +104,12 @@ class EventComponent:
     def forget(self, key: str, uid: str) -> None:
         """Forget the events of an Activation that was removed."""
         self._pending.pop(key, None)
-        for one in self._unwritten.pop(uid, ()):
-            self._series.pop(one, None)
+        for series_key in self._unwritten.pop(uid, ()):
+            self._series.pop(series_key, None)
         self._budgets.pop(uid, None)
 
     def has_work(self, run: ReconcileRun) -> bool:
-        """Return True also if a count is to be written later: the pass returns when."""
+        """Return True if events are pending, or a count is unwritten; `run` returns when the count is due."""
         return run.desired.key in self._pending or run.desired.uid in self._unwritten
 
     async def run(self, run: ReconcileRun) -> ComponentResult:
@@ -130,6 +130,7 @@ class EventComponent:
         return outcome if due_s is None else ComponentResult(outcome.result, again_in_s=due_s)
 
     async def _report(self, run: ReconcileRun, event: EventSpec, count: int) -> bool:
+        """Add the event to its series, or create it if the budget allows; return True if it was created."""
         now_s, uid = self._now(), run.desired.uid
         key = (uid, event.reason, event.action, event.warning)
         series = self._series.get(key)
@@ -144,6 +145,7 @@ class EventComponent:
         return await self._create(run, key, event, count)
 
     async def _create(self, run: ReconcileRun, key: SeriesKey, event: EventSpec, count: int) -> bool:
+        """Create the event and its series; return False if the API refuses."""
         wall_s = self._wall_s()
         name = f"{run.desired.name[:230]}.{int(wall_s * 1e6):016x}{len(self._series) & 0xFFF:03x}"
         body = self._body(run.desired, event, name, wall_s)
@@ -164,6 +166,7 @@ class EventComponent:
         return True
 
     async def _patch(self, run: ReconcileRun, key: SeriesKey, series: Series) -> None:
+        """Write the count of a series."""
         count = series.count
         patch: Json = {"series": {"count": count, "lastObservedTime": wire.rfc3339_micro(series.wall_s)}}
         path = EVENTS.path(run.desired.namespace, series.event_name)
@@ -191,6 +194,7 @@ class EventComponent:
         return max(min(written) + SERIES_PATCH_S - self._now(), 0.0) if written else None
 
     def _take_budget(self, uid: str, now_s: float) -> bool:
+        """Take one event from the budget of an object; return False if the budget is used up."""
         tokens, since_s = self._budgets.get(uid, (float(EVENTS_BURST), now_s))
         tokens = min(tokens + (now_s - since_s) / EVENT_REFILL_S, EVENTS_BURST)
         allowed = tokens >= 1.0

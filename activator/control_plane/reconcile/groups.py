@@ -46,28 +46,30 @@ async def run_groups(
     """Run all groups in order; return the outcomes."""
     outcomes: dict[Component, ComponentResult] = {}
     for group in groups:
-        failed = any(outcome.result not in GOOD for outcome in outcomes.values())
-        busy: list[Component] = []
+        has_failure = any(outcome.result not in GOOD for outcome in outcomes.values())
+        working: list[Component] = []
         for component in group:
             if run.is_unchanged(component, not parts[component].has_work(run)):
                 outcomes[component] = UNCHANGED
-            elif failed and component in DEPENDENT and run.desired.present:
+            elif has_failure and component in DEPENDENT and run.desired.present:
                 outcomes[component] = ComponentResult(Result.SKIPPED, "the Service failed")
             else:
-                busy.append(component)
-        outcomes.update(zip(busy, await _together(parts, run, busy)))
+                working.append(component)
+        outcomes.update(zip(working, await _run_all(parts, run, working)))
     return outcomes
 
 
-async def _together(
-    parts: Mapping[Component, Part], run: ReconcileRun, busy: Sequence[Component]
+async def _run_all(
+    parts: Mapping[Component, Part], run: ReconcileRun, working: Sequence[Component]
 ) -> list[ComponentResult]:
-    if len(busy) == 1:
-        return [await _outcome(parts[busy[0]], run)]
-    return await asyncio.gather(*(_outcome(parts[component], run) for component in busy)) if busy else []
+    """Run these components concurrently; return their outcomes in this order."""
+    if len(working) == 1:
+        return [await _run_part(parts[working[0]], run)]
+    return await asyncio.gather(*(_run_part(parts[component], run) for component in working)) if working else []
 
 
-async def _outcome(part: Part, run: ReconcileRun) -> ComponentResult:
+async def _run_part(part: Part, run: ReconcileRun) -> ComponentResult:
+    """Run a component; an exception becomes its outcome."""
     try:
         return await part.run(run)
     except Exception as error:

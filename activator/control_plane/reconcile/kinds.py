@@ -43,7 +43,7 @@ class Kinds:
 
     async def scale_path(self, target: TargetReference, namespace: str) -> str:
         """Return the path of the target's scale; raise NoScaleError, or the API's refusal."""
-        right = SCALES.get((target.api_version, target.kind)) or await self._found(target)
+        right = SCALES.get((target.api_version, target.kind)) or await self._discovered(target)
         if right is None:
             raise NoScaleError(f"the API has no {target.kind} of {target.api_version} that can be scaled")
         return right.path(namespace, target.name)
@@ -52,25 +52,29 @@ class Kinds:
         """Return True if its scale accepts a server-side apply; a custom resource's answers 500 (Kubernetes 1.36)."""
         return (target.api_version, target.kind) in SCALES
 
-    async def _found(self, target: TargetReference) -> Right | None:
+    async def _discovered(self, target: TargetReference) -> Right | None:
+        """Return the right for the scale of the target's kind; None: it has no scale. Answers are cached."""
         key = (target.api_version, target.kind)
         right, until_s = self._known.get(key, (None, 0.0))
         if self._now() < until_s:
             return right
-        right = await self._asked(target)
+        right = await self._discover(target)
         if len(self._known) >= KINDS_MAX:
             self._known.pop(next(iter(self._known)))
         self._known[key] = (right, self._now() + (KINDS_UNKNOWN_S if right is None else KINDS_TRUSTED_S))
         return right
 
-    async def _asked(self, target: TargetReference) -> Right | None:
+    async def _discover(self, target: TargetReference) -> Right | None:
+        """Ask the API for the kinds of this version; return the right, or None if the kind has no scale."""
         path = f"/apis/{target.api_version}" if "/" in target.api_version else f"/api/{target.api_version}"
         try:
-            found = _RESOURCES.decode(await self._api.get(path)).resources or []
+            resources = _RESOURCES.decode(await self._api.get(path)).resources or []
         except Exception as error:
             if not_found(error) or getattr(error, "status", 0) == 404:  # the answer for an unknown group has no Status
                 return None
             raise
-        scaled = {one.name.removesuffix("/scale") for one in found if one.name.endswith("/scale")}
-        plural = next((one.name for one in found if one.kind == target.kind and one.name in scaled), None)
-        return None if plural is None else scale_right(target.api_version, plural)
+        scaled = {resource.name.removesuffix("/scale") for resource in resources if resource.name.endswith("/scale")}
+        for resource in resources:
+            if resource.kind == target.kind and resource.name in scaled:
+                return scale_right(target.api_version, resource.name)
+        return None

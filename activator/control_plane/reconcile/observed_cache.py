@@ -35,8 +35,8 @@ class AnsweredTraffic:
 
     def known(self, watched: ObservedTraffic) -> ObservedTraffic:
         """Return the newer of the watched and the answered state."""
-        self.deleted &= {one.uid for one in watched.slices}
-        slices = {one.slice.name: one for one in watched.slices if one.uid not in self.deleted}
+        self.deleted &= {observed.uid for observed in watched.slices}
+        slices = {observed.slice.name: observed for observed in watched.slices if observed.uid not in self.deleted}
         for name, (answered, version) in self.slices.items():
             seen = slices.get(name)
             if seen is not None and is_newer(version, seen.version):
@@ -50,7 +50,7 @@ class AnsweredTraffic:
 
 
 class ObservedCache:
-    """The memory of one Activation. UNSET: unknown; None: there is no object."""
+    """The last known objects of one Activation. UNSET: unknown; None: there is no object."""
 
     __slots__ = (
         "had_service",
@@ -96,6 +96,7 @@ class ObservedCache:
         )
 
     def known_service(self, observed: Observed, now_s: float) -> ObservedService | UnsetType | None:
+        """Return the last known private Service."""
         if observed.service is None:
             if isinstance(self.service, ObservedService) and is_newer(self.service.version, observed.services_version):
                 return self.service
@@ -105,6 +106,7 @@ class ObservedCache:
         return _newer(observed.service, self.service, now_s - self.service_s)
 
     def known_scale(self, observed: Observed, now_s: float) -> ObservedScale | UnsetType | None:
+        """Return the last known scale of the target."""
         return _newer(observed.scale, self.scale, now_s - self.scale_s)
 
     def known_status(self, desired: Desired, now_s: float) -> ObservedStatus | UnsetType | None:
@@ -128,6 +130,7 @@ class ObservedCache:
 def _newer(
     watched: ObservedObject | UnsetType | None, answer: ObservedObject | UnsetType | None, age_s: float
 ) -> ObservedObject | UnsetType | None:
+    """Return the newer of the state of a watch and an answer that is `age_s` old; UNSET: neither is known."""
     if watched is UNSET:
         return answer if age_s < REMEMBERED_S else UNSET
     if watched is None or answer is None or answer is UNSET:

@@ -63,22 +63,23 @@ class Reads:
             raise
 
     async def _once(self, path: str, verb: str, call: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
-        known = self._bodies.get(path)
-        if known is not None:
-            return await asyncio.shield(known)
+        """Return the body that `call` reads; a read of this path that has begun in this pass is shared."""
+        running = self._bodies.get(path)
+        if running is not None:
+            return await asyncio.shield(running)
         self.calls[verb] += 1
-        shared: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._bodies[path] = shared
+        future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._bodies[path] = future
         try:
             body = await call()
         except BaseException as error:
-            if self._bodies.get(path) is shared:
+            if self._bodies.get(path) is future:
                 del self._bodies[path]  # the next reader tries again
             if isinstance(error, Exception):
-                shared.set_exception(error)
-                shared.exception()  # marks it as retrieved, in case no reader shares it
+                future.set_exception(error)
+                future.exception()  # marks it as retrieved, in case no reader shares it
             else:
-                shared.cancel()
+                future.cancel()
             raise
-        shared.set_result(body)
+        future.set_result(body)
         return body

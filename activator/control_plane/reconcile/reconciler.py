@@ -84,11 +84,11 @@ class Reconciler:
         self._desired: dict[str, Desired] = {}
         self._memories: dict[str, ObservedCache] = {}
         self._active = 0
-        self._turns: dict[str, asyncio.Task[None] | None] = {}  # running passes
+        self._running: dict[str, asyncio.Task[None] | None] = {}  # running passes
         self._closed = False
         self.refused_total = 0  # Desired states beyond KEYS_MAX
         self.no_pass_total = 0  # Desired states that equalled the known state
-        self._queue = WorkQueue(now, call_later, rng, self._pump, self._added)
+        self._queue = WorkQueue(now, call_later, rng, self._pump, self._count_added)
         controllers.register(CONTROLLER, passes_max)
 
     # --- what a source calls ----------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Reconciler:
             self._memories[key] = ObservedCache()
         self._desired[key] = desired
         self._events.add(desired)
-        if self._queue.is_free(key) and self._is_done(desired):
+        if self._queue.is_free(key) and self._is_established(desired):
             self.no_pass_total += 1
             if not desired.present:
                 self.forget(key)
@@ -141,9 +141,9 @@ class Reconciler:
     def abandon(self, key: str) -> None:
         """Forget the key and cancel its pass. A call that was sent may still take effect."""
         self.forget(key)
-        turn = self._turns.get(key)
-        if turn is not None:
-            turn.cancel()
+        task = self._running.get(key)
+        if task is not None:
+            task.cancel()
 
     @property
     def is_quiet(self) -> bool:
@@ -167,8 +167,9 @@ class Reconciler:
 
     # --- passes -----------------------------------------------------------------------------------------------------
 
-    def _is_done(self, desired: Desired) -> bool:
-        run = self._pass(desired)
+    def _is_established(self, desired: Desired) -> bool:
+        """Return True if the cluster is known to be as desired; the writes that this saves are counted."""
+        run = self._new_run(desired)
         groups = self._groups(desired)
         if any(self._parts[component].has_work(run) for group in groups for component in group):
             return False
@@ -178,6 +179,7 @@ class Reconciler:
         return True
 
     def _is_urgent(self, desired: Desired, before: Desired | None) -> bool:
+        """Return True if the key jumps the queue: it asks for that, or it starts from zero."""
         if desired.urgent:
             return True
         if not desired.replicas or (before is not None and before.replicas == desired.replicas):
@@ -185,18 +187,18 @@ class Reconciler:
         known = self._memories[desired.key].known_scale(desired.observed, self._now())
         return isinstance(known, ObservedScale) and known.replicas == 0
 
-    def _pass(self, desired: Desired) -> ReconcileRun:
+    def _new_run(self, desired: Desired) -> ReconcileRun:
         reads = Reads(self._api, desired)
         return ReconcileRun(desired, self._memories[desired.key], reads, self._writer, self._now, self._wall_s)
 
     def _groups(self, desired: Desired) -> Groups:
         return IN_ORDER if desired.present else REMOVAL
 
-    def _added(self, again: bool) -> None:
+    def _count_added(self, again: bool) -> None:
         self._controllers.added(CONTROLLER, again)
 
     def _pump(self) -> None:
-        """Start passes up to the limit of concurrent ones."""
+        """Start due passes, up to the limit of concurrent ones."""
         while self._active < self._passes_max and not self._closed:
             taken = self._queue.take()
             if taken is None:
@@ -204,28 +206,30 @@ class Reconciler:
             key, waited_s = taken
             self._controllers.taken(CONTROLLER, waited_s)
             self._active += 1
-            self._tasks.start(f"reconcile {key}", self._turn(key))
+            self._tasks.start(f"reconcile {key}", self._run_pass(key))
 
-    async def _turn(self, key: str) -> None:
+    async def _run_pass(self, key: str) -> None:
+        """Run the pass of a key, queue the key again if it has more to do, and report the results."""
         report: Report | None = None
         desired = self._desired.get(key)
-        self._turns[key] = asyncio.current_task()
+        self._running[key] = asyncio.current_task()
         try:
             if desired is not None:
                 report = await self._reconcile(desired)
         finally:
             self._active -= 1
-            del self._turns[key]
+            del self._running[key]
             failed = report is not None and not report.good
             again_in_s = None if report is None else _again_in_s(report)
             at_least_s = 0.0 if report is None else _retry_after_s(report)
             retry_in_s = self._queue.done(key, failed, again_in_s, at_least_s)
             self._pump()
         if report is not None and desired is not None:
-            self._ended(desired, msgspec.structs.replace(report, retry_in_s=retry_in_s if failed else None))
+            self._finish(desired, msgspec.structs.replace(report, retry_in_s=retry_in_s if failed else None))
 
     async def _reconcile(self, desired: Desired) -> Report:
-        run = self._pass(desired)
+        """Run all components; return their outcomes."""
+        run = self._new_run(desired)
         with self._controllers.reconcile(CONTROLLER) as counted:
             outcomes = await run_groups(self._parts, run, self._groups(desired))
             for outcome in outcomes.values():
@@ -235,7 +239,8 @@ class Reconciler:
                 counted.requeue()
         return Report(desired.key, desired.uid, desired.generation, outcomes)
 
-    def _ended(self, desired: Desired, report: Report) -> None:
+    def _finish(self, desired: Desired, report: Report) -> None:
+        """Forget a key whose objects are gone, and report the pass to the source."""
         is_removed = not desired.present and report.good
         is_gone = report.outcomes.get(Component.STATUS, UNCHANGED).result is Result.NOT_FOUND
         if (is_removed or is_gone) and self._desired.get(desired.key) is desired:

@@ -73,13 +73,13 @@ class ScaleComponent:
         if run.is_unchanged(self.component, known.replicas == replicas):
             return UNCHANGED
         if not self._kinds.may_apply(desired.target):
-            return await self._patched(run, path, replicas)
-        return await self._written(run, path, replicas)
+            return await self._patch(run, path, replicas)
+        return await self._apply(run, path, replicas)
 
-    async def _patched(self, run: ReconcileRun, path: str, replicas: int) -> ComponentResult:
+    async def _patch(self, run: ReconcileRun, path: str, replicas: int) -> ComponentResult:
         """Write the replicas of a custom resource by a patch, because its scale cannot be applied (rule 4)."""
         memory, now_s, target = run.memory, run.now(), run.desired.target
-        again = memory.taken_for == replicas
+        is_retake = memory.taken_for == replicas
         wait_s = _wait_s(run, replicas)
         if wait_s > 0:
             message = f"another program sets the replicas of {target.kind} {target.name} as well"
@@ -92,12 +92,13 @@ class ScaleComponent:
             if not_found(error):
                 return _absent(run)
             raise
-        memory.takes = memory.takes + 1 if again else 1
+        memory.takes = memory.takes + 1 if is_retake else 1
         memory.taken_for, memory.taken_at_s = replicas, now_s
         memory.store_scale(wire.scale_seen(answer), now_s)
         return WRITTEN
 
-    async def _written(self, run: ReconcileRun, path: str, replicas: int) -> ComponentResult:
+    async def _apply(self, run: ReconcileRun, path: str, replicas: int) -> ComponentResult:
+        """Apply the replicas; take them from another manager only if its pause is over."""
         desired, memory, now_s = run.desired, run.memory, run.now()
         wait_s = _wait_s(run, replicas)
         is_taken_back = False
@@ -105,10 +106,10 @@ class ScaleComponent:
         async def judge() -> Json | None:
             nonlocal is_taken_back
             run.reads.forget()
-            there = await self._read(run, path)
-            if there is None or there.replicas == replicas:
+            current = await self._read(run, path)
+            if current is None or current.replicas == replicas:
                 return None
-            is_taken_back = is_taken_back or _was_changed(memory.settled, there)
+            is_taken_back = is_taken_back or _was_changed(memory.settled, current)
             return wire.scale_body(desired, replicas)
 
         memory.store_scale(UNSET, now_s)  # unknown until the answer
@@ -118,8 +119,8 @@ class ScaleComponent:
         except Exception as error:
             managers = managers_in(error)
             if is_conflict(error) and managers and wait_s > 0:
-                whose = ", ".join(managers)
-                message = f"{whose} sets the replicas of {desired.target.kind} {desired.target.name} as well"
+                names = ", ".join(managers)
+                message = f"{names} sets the replicas of {desired.target.kind} {desired.target.name} as well"
                 return ComponentResult(Result.CONTESTED, message, managers, wait_s)
             if not_found(error):
                 return _absent(run)
@@ -137,6 +138,7 @@ class ScaleComponent:
         return ComponentResult(Result.WRITTEN, taken_from=applied.taken_from, is_adoption=not is_taken_back)
 
     async def _read(self, run: ReconcileRun, path: str) -> ObservedScale | None:
+        """Read the scale of the target and remember it; None: there is no target."""
         body = await run.reads.get(path)
         scale = None if body is None else wire.scale_seen(body)
         run.memory.store_scale(scale, run.now())
@@ -158,6 +160,7 @@ def _wait_s(run: ReconcileRun, replicas: int) -> float:
 
 
 def _absent(run: ReconcileRun) -> ComponentResult:
+    """Return the outcome for a target that does not exist."""
     run.memory.store_scale(UNSET, run.now())
     target = run.desired.target
     return ComponentResult(Result.NOT_FOUND, f"there is no {target.kind} {run.desired.namespace}/{target.name}")

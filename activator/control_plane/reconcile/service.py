@@ -46,30 +46,32 @@ class ServiceComponent:
         wanted = run.desired.service if run.desired.present else None
         known = await self._known(run, "" if wanted is None else wanted.name)
         if wanted is None:
-            return await self._deleted(run, known)
+            return await self._delete(run, known)
         if known is not None and known.name != wanted.name:
-            await self._deleted(run, known)  # our Service under its former name
+            await self._delete(run, known)  # our Service under its former name
             known = None
         if known is None:
-            return await self._created(run, wanted)
+            return await self._create(run, wanted)
         if known.owner_uid != run.desired.uid:
             return not_owned(run, known)
         if run.is_unchanged(self.component, wire.is_service(known, wanted, run.desired)):
             return UNCHANGED
-        return await self._changed(run, wanted, known)
+        return await self._update(run, wanted, known)
 
     async def _known(self, run: ReconcileRun, name: str) -> ObservedService | None:
+        """Return our Service as last known, or read it: by its owner, or else by name. None: there is none."""
         known = run.memory.known_service(run.desired.observed, run.now())
         if isinstance(known, ObservedService) or known is None:
             return known
-        found = await run.reads.services()
-        ours = [one for one in found if one.owner_uid == run.desired.uid]
-        by_name = [one for one in found if one.name == name]
+        services = await run.reads.services()
+        ours = [observed for observed in services if observed.owner_uid == run.desired.uid]
+        by_name = [observed for observed in services if observed.name == name]
         service = next(iter(ours or by_name), None)
         run.memory.store_service(service, run.now())
         return service
 
-    async def _created(self, run: ReconcileRun, wanted: PodsService) -> ComponentResult:
+    async def _create(self, run: ReconcileRun, wanted: PodsService) -> ComponentResult:
+        """Create the Service; if the name is taken by ours, update that one."""
         if run.memory.had_service and await run.status(fresh=True) is None:
             return ComponentResult(
                 Result.NOT_FOUND, f"the Activation {run.desired.key} is gone, and its Service with it"
@@ -83,29 +85,30 @@ class ServiceComponent:
             run.memory.store_service(UNSET, run.now())
             if not already_exists(error):
                 raise
-            there = await self._read(run, wanted.name)
-            if there is None:
+            current = await self._read(run, wanted.name)
+            if current is None:
                 raise  # deleted in between: the next attempt makes it
-            if there.owner_uid != run.desired.uid:
-                return not_owned(run, there)
-            if wire.is_service(there, wanted, run.desired):
+            if current.owner_uid != run.desired.uid:
+                return not_owned(run, current)
+            if wire.is_service(current, wanted, run.desired):
                 return UNCHANGED
-            return await self._changed(run, wanted, there)
+            return await self._update(run, wanted, current)
         run.memory.store_service(wire.service_seen(answer), run.now())
         return WRITTEN
 
-    async def _changed(self, run: ReconcileRun, wanted: PodsService, known: ObservedService) -> ComponentResult:
+    async def _update(self, run: ReconcileRun, wanted: PodsService, known: ObservedService) -> ComponentResult:
+        """Change our Service to the wanted state."""
         path = SERVICES.path(run.desired.namespace, wanted.name)
         foreign: list[ObservedService] = []
 
         async def judge() -> Json | None:
-            there = await self._read(run, wanted.name)
-            if there is None:
+            current = await self._read(run, wanted.name)
+            if current is None:
                 return None
-            if there.owner_uid != run.desired.uid:
-                foreign.append(there)
+            if current.owner_uid != run.desired.uid:
+                foreign.append(current)
                 return None
-            return wire.service_body(wanted, run.desired, there.uid)
+            return wire.service_body(wanted, run.desired, current.uid)
 
         run.memory.store_service(UNSET, run.now())  # unknown until the answer
         body = wire.service_body(wanted, run.desired, known.uid)
@@ -113,16 +116,17 @@ class ServiceComponent:
         if foreign:
             return not_owned(run, foreign[0])
         if applied.body is None:
-            return await self._created(run, wanted)
+            return await self._create(run, wanted)
         seen = wire.service_seen(applied.body)
         if not wire.is_service(seen, wanted, run.desired):
-            patch = _rest(seen, wanted)
+            patch = _removal_patch(seen, wanted)
             call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
             seen = wire.service_seen(await run.writer.counted(self.component, call))
         run.memory.store_service(seen, run.now())
         return ComponentResult(Result.WRITTEN, taken_from=applied.taken_from)
 
-    async def _deleted(self, run: ReconcileRun, known: ObservedService | None) -> ComponentResult:
+    async def _delete(self, run: ReconcileRun, known: ObservedService | None) -> ComponentResult:
+        """Delete our Service; repeat once if another program has written it."""
         if known is None or known.owner_uid != run.desired.uid:
             return UNCHANGED
         path = SERVICES.path(run.desired.namespace, known.name)
@@ -148,6 +152,7 @@ class ServiceComponent:
         return ComponentResult(Result.DELETED)
 
     async def _read(self, run: ReconcileRun, name: str) -> ObservedService | None:
+        """Read the Service; None: there is none."""
         run.reads.forget()
         body = await run.reads.get(SERVICES.path(run.desired.namespace, name))
         return None if body is None else wire.service_seen(body)
@@ -161,7 +166,7 @@ def not_owned(run: ReconcileRun, there: ObservedService) -> ComponentResult:
     return ComponentResult(Result.NOT_OWNED, message)
 
 
-def _rest(seen: ObservedService, wanted: PodsService) -> Json:
+def _removal_patch(seen: ObservedService, wanted: PodsService) -> Json:
     """Return a merge patch of the fields that an apply has left: those of the creation that are no longer wanted."""
     selector: Json = {name: None for name in seen.selector if name not in wanted.selector}
     port: Json = {"name": wanted.port_name, "port": PODS_PORT, "protocol": "TCP", "targetPort": wanted.target_port}

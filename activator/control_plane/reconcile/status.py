@@ -43,9 +43,10 @@ class StatusComponent:
             return _not_found(run)
         if run.is_unchanged(self.component, wire.is_status(known, run.desired)):
             return UNCHANGED
-        return await self._written(run, known)
+        return await self._write(run, known)
 
-    async def _written(self, run: ReconcileRun, known: ObservedStatus) -> ComponentResult:
+    async def _write(self, run: ReconcileRun, known: ObservedStatus) -> ComponentResult:
+        """Apply the status; after a conflict on the status as it is then."""
         desired = run.desired
         now = wire.rfc3339(run.wall_s())
         path = STATUSES.path(desired.namespace, desired.name)
@@ -70,5 +71,6 @@ class StatusComponent:
 
 
 def _not_found(run: ReconcileRun) -> ComponentResult:
+    """Return the outcome for an Activation that does not exist."""
     run.memory.store_status(UNSET, run.now())
     return ComponentResult(Result.NOT_FOUND, f"the Activation {run.desired.key} with UID {run.desired.uid} is gone")

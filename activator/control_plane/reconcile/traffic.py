@@ -88,58 +88,62 @@ class TrafficComponent:
         wanted = run.desired.traffic
         if wanted is None or not run.desired.present:
             return False
-        seen = _seen(run)
-        return bool(_changed(wanted, seen) or _surplus(wanted, seen)) or _is_alone(wanted) != seen.is_alone
+        seen = _observed(run)
+        slices_differ = bool(_changed_slices(wanted, seen) or _surplus_slices(wanted, seen))
+        return slices_differ or _is_alone(wanted) != seen.is_alone
 
     async def run(self, run: ReconcileRun) -> ComponentResult:
         """Write slices and the label; raise the API's refusal."""
         wanted = run.desired.traffic
         if wanted is None or not run.desired.present:
             return UNCHANGED
-        seen = _seen(run)
+        seen = _observed(run)
         if wanted.service_uid != seen.service_uid:
             return ComponentResult(
                 Result.NOT_FOUND, f"the Service {run.desired.namespace}/{wanted.service} was replaced"
             )
-        for former in _surplus(wanted, seen):
+        for former in _surplus_slices(wanted, seen):
             run.memory.traffic.deleted.add(former.uid)
             await delete_slice(run.writer.api, run.desired.namespace, former.slice.name, former.uid)
-        changed, moves = _changed(wanted, seen), _is_alone(wanted) != seen.is_alone
+        changed, label_changes = _changed_slices(wanted, seen), _is_alone(wanted) != seen.is_alone
         if wanted.position is Position.OUT:
-            return await self._out(run, wanted, changed, moves)
-        for one in changed:
-            await self._apply(run, wanted, one)
-        if moves:
-            await self._label(run, wanted)
+            return await self._leave_path(run, wanted, changed, label_changes)
+        for front_slice in changed:
+            await self._apply(run, wanted, front_slice)
+        if label_changes:
+            await self._write_label(run, wanted)
         return WRITTEN
 
-    async def _out(
-        self, run: ReconcileRun, wanted: DesiredPath, changed: list[FrontSlice], moves: bool
+    async def _leave_path(
+        self, run: ReconcileRun, wanted: DesiredPath, changed: list[FrontSlice], label_changes: bool
     ) -> ComponentResult:
-        if moves:
-            await self._label(run, wanted)
+        """Remove the label, and empty our slices once the slices of the cluster show the pods (rule 1)."""
+        if label_changes:
+            await self._write_label(run, wanted)
         if changed and wanted.has_pods:
-            held = any(one.slice.endpoints for one in _seen(run).slices)
-            if held and not await shows_pods(run.writer.api, run.desired.namespace, wanted.service):
+            has_endpoints = any(front_slice.slice.endpoints for front_slice in _observed(run).slices)
+            if has_endpoints and not await shows_pods(run.writer.api, run.desired.namespace, wanted.service):
                 message = "the slices of the cluster do not show the pods yet"
                 return ComponentResult(Result.WAITING, message, again_in_s=PODS_LISTED_S)
-        for one in changed:
-            await self._apply(run, wanted, one)
+        for front_slice in changed:
+            await self._apply(run, wanted, front_slice)
         return WRITTEN
 
-    async def _apply(self, run: ReconcileRun, wanted: DesiredPath, one: FrontSlice) -> None:
-        path = ENDPOINT_SLICES.path(run.desired.namespace, one.name)
-        call = run.writer.api.apply(path, slice_body(run.desired.namespace, wanted, one), MANAGERS[self.component])
+    async def _apply(self, run: ReconcileRun, wanted: DesiredPath, front_slice: FrontSlice) -> None:
+        path = ENDPOINT_SLICES.path(run.desired.namespace, front_slice.name)
+        body = slice_body(run.desired.namespace, wanted, front_slice)
+        call = run.writer.api.apply(path, body, MANAGERS[self.component])
         try:
-            run.memory.traffic.slices.pop(one.name, None)  # unknown until the answer
+            run.memory.traffic.slices.pop(front_slice.name, None)  # unknown until the answer
             answer = await run.writer.counted(self.component, call)
         except Exception as error:
             if is_conflict(error):
                 run.writer.conflict(self.component, error)
             raise
-        run.memory.traffic.slices[one.name] = (one, _version(answer))
+        run.memory.traffic.slices[front_slice.name] = (front_slice, _version(answer))
 
-    async def _label(self, run: ReconcileRun, wanted: DesiredPath) -> None:
+    async def _write_label(self, run: ReconcileRun, wanted: DesiredPath) -> None:
+        """Write or remove our label in the selector of the Service."""
         path = SERVICES.path(run.desired.namespace, wanted.service)
         patch = label_patch(wanted.service_uid, _is_alone(wanted))
         call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
@@ -148,7 +152,8 @@ class TrafficComponent:
         run.memory.traffic.is_alone = (_is_alone(wanted), _version(answer))
 
 
-def _seen(run: ReconcileRun) -> ObservedTraffic:
+def _observed(run: ReconcileRun) -> ObservedTraffic:
+    """Return the observed traffic, with the answers to our last writes."""
     watched = run.desired.observed.traffic
     return NO_TRAFFIC_SEEN if watched is None else run.memory.traffic.known(watched)
 
@@ -158,22 +163,24 @@ def _version(answer: bytes) -> str:
 
 
 def _is_alone(wanted: DesiredPath) -> bool:
+    """Return True if the selector is to have our label."""
     return wanted.position is Position.ALONE
 
 
-def _changed(wanted: DesiredPath, seen: ObservedTraffic) -> list[FrontSlice]:
-    there = {one.slice.name: one for one in seen.slices}
+def _changed_slices(wanted: DesiredPath, seen: ObservedTraffic) -> list[FrontSlice]:
+    """Return the wanted slices that do not exist yet, or differ."""
+    existing = {observed.slice.name: (observed.slice, observed.service_uid) for observed in seen.slices}
     return [
-        one
-        for one in wanted.slices
-        if one.name not in there or there[one.name].slice != one or there[one.name].service_uid != wanted.service_uid
+        front_slice
+        for front_slice in wanted.slices
+        if existing.get(front_slice.name) != (front_slice, wanted.service_uid)
     ]
 
 
-def _surplus(wanted: DesiredPath, seen: ObservedTraffic) -> list[ObservedFrontSlice]:
+def _surplus_slices(wanted: DesiredPath, seen: ObservedTraffic) -> list[ObservedFrontSlice]:
     """Return our slices of an address family that the Service no longer has."""
-    names = {one.name for one in wanted.slices}
-    return [one for one in seen.slices if one.slice.name not in names and one.uid]
+    names = {front_slice.name for front_slice in wanted.slices}
+    return [observed for observed in seen.slices if observed.slice.name not in names and observed.uid]
 
 
 async def shows_pods(api: Api, namespace: str, service: str) -> bool:
@@ -183,8 +190,8 @@ async def shows_pods(api: Api, namespace: str, service: str) -> bool:
     body = await api.list_page(ENDPOINT_SLICES.collection(namespace), query)
     return any(
         endpoint.addresses and endpoint.conditions.ready is not False
-        for one in _SLICES.decode(body).items or ()
-        for endpoint in one.endpoints or ()
+        for cluster_slice in _SLICES.decode(body).items or ()
+        for endpoint in cluster_slice.endpoints or ()
     )
 
 
@@ -202,33 +209,33 @@ def label_patch(service_uid: str, is_alone: bool) -> Json:
     return {"metadata": {"uid": service_uid}, "spec": {"selector": {IN_PATH_LABEL: _LABEL_PATCH[is_alone]}}}
 
 
-def slice_body(namespace: str, wanted: DesiredPath, one: FrontSlice) -> Json:
+def slice_body(namespace: str, wanted: DesiredPath, front_slice: FrontSlice) -> Json:
     owner = {"apiVersion": "v1", "kind": "Service", "name": wanted.service, "uid": wanted.service_uid}
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "name": one.name,
+            "name": front_slice.name,
             "namespace": namespace,
             "labels": {SERVICE_NAME_LABEL: wanted.service, MANAGED_BY_LABEL: OURS},
             "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": False}],
         },
-        "addressType": one.address_type,
-        "endpoints": [_endpoint(endpoint) for endpoint in one.endpoints],
-        "ports": [_port(port) for port in one.ports],
+        "addressType": front_slice.address_type,
+        "endpoints": [_endpoint(endpoint) for endpoint in front_slice.endpoints],
+        "ports": [_port(port) for port in front_slice.ports],
     }
 
 
-def _endpoint(one: FrontEndpoint) -> Json:
-    conditions = {"ready": one.ready, "serving": one.serving, "terminating": one.terminating}
-    found: Json = {"addresses": [one.address], "conditions": conditions}
-    if one.node:
-        found["nodeName"] = one.node
-    if one.zone:
-        found["zone"] = one.zone
-    return found
+def _endpoint(endpoint: FrontEndpoint) -> Json:
+    conditions = {"ready": endpoint.ready, "serving": endpoint.serving, "terminating": endpoint.terminating}
+    body: Json = {"addresses": [endpoint.address], "conditions": conditions}
+    if endpoint.node:
+        body["nodeName"] = endpoint.node
+    if endpoint.zone:
+        body["zone"] = endpoint.zone
+    return body
 
 
-def _port(one: FrontPort) -> Json:
-    found: Json = {"name": one.name, "port": one.number, "protocol": "TCP"}
-    return {**found, "appProtocol": one.app_protocol} if one.app_protocol else found
+def _port(port: FrontPort) -> Json:
+    body: Json = {"name": port.name, "port": port.number, "protocol": "TCP"}
+    return {**body, "appProtocol": port.app_protocol} if port.app_protocol else body

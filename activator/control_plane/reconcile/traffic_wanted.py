@@ -94,12 +94,13 @@ NO_TRAFFIC_SEEN: Final = ObservedTraffic("", "", False, ())
 
 def position_of(seen: ObservedTraffic, wanted: tuple[FrontSlice, ...]) -> Position | None:
     """Return the observed position; None: between two. `wanted`: our slices with their endpoints."""
-    there = {one.slice.name: one.slice for one in seen.slices}
-    ports_fit = all(one.name in there and there[one.name].ports == one.ports for one in wanted)
+    existing = {ours.slice.name: ours.slice for ours in seen.slices}
+    ports_fit = all(ours.name in existing and existing[ours.name].ports == ours.ports for ours in wanted)
     if not ports_fit:
         return None
-    if all(there[one.name].endpoints == one.endpoints for one in wanted) and any(one.endpoints for one in wanted):
+    are_filled = all(existing[ours.name].endpoints == ours.endpoints for ours in wanted)
+    if are_filled and any(ours.endpoints for ours in wanted):
         return Position.ALONE if seen.is_alone else Position.BESIDE
-    if not seen.is_alone and not any(one.endpoints for one in there.values()):
+    if not seen.is_alone and not any(ours.endpoints for ours in existing.values()):
         return Position.OUT
     return None

@@ -108,13 +108,13 @@ def service_seen(body: bytes) -> ObservedService:
 
 def services_seen(body: bytes) -> tuple[ObservedService, ...]:
     """Decode a list of Services; raise msgspec.DecodeError."""
-    return tuple(_seen(one) for one in _SERVICES.decode(body).items or ())
+    return tuple(_seen(service) for service in _SERVICES.decode(body).items or ())
 
 
 def _seen(service: _Service) -> ObservedService:
     metadata, spec = service.metadata, service.spec
-    owner = next((one.uid for one in metadata.owner_references or () if one.controller), "")
-    port = next((one for one in spec.ports or () if one.port == PODS_PORT), _Port())
+    owner = next((reference.uid for reference in metadata.owner_references or () if reference.controller), "")
+    port = next((port for port in spec.ports or () if port.port == PODS_PORT), _Port())
     return ObservedService(
         metadata.name,
         metadata.uid,
@@ -137,8 +137,8 @@ def scale_seen(body: bytes) -> ObservedScale:
 
 def status_seen(body: bytes) -> ObservedStatus:
     """Decode an Activation; raise msgspec.DecodeError."""
-    thing = _ACTIVATION.decode(body)
-    metadata, status = thing.metadata, thing.status
+    activation = _ACTIVATION.decode(body)
+    metadata, status = activation.metadata, activation.status
     return ObservedStatus(
         metadata.uid,
         metadata.resource_version,
@@ -176,8 +176,8 @@ def is_status(seen: ObservedStatus, desired: Desired) -> bool:
         or len(seen.conditions) != len(desired.conditions)
     ):
         return False
-    by_type = {one.type: one for one in seen.conditions}
-    return all(_is_condition(by_type.get(one.type), one) for one in desired.conditions)
+    by_type = {condition.type: condition for condition in seen.conditions}
+    return all(_is_condition(by_type.get(condition.type), condition) for condition in desired.conditions)
 
 
 def _is_condition(seen: ObservedCondition | None, wanted: ConditionSpec) -> bool:
@@ -240,7 +240,7 @@ def scale_body(desired: Desired, replicas: int) -> Json:
 
 def status_body(desired: Desired, before: ObservedStatus, now: str) -> Json:
     """Return the body of the status. A condition whose status in `before` stays keeps its last transition time."""
-    by_type = {one.type: one for one in before.conditions}
+    by_type = {condition.type: condition for condition in before.conditions}
     return {
         "apiVersion": ACTIVATION_VERSION,
         "kind": ACTIVATION_KIND,
@@ -250,7 +250,7 @@ def status_body(desired: Desired, before: ObservedStatus, now: str) -> Json:
             "hosts": list(desired.hosts),
             "ready": desired.ready,
             "wanted": desired.wanted,
-            "conditions": [_condition(one, by_type, now) for one in desired.conditions],
+            "conditions": [_condition(condition, by_type, now) for condition in desired.conditions],
         },
     }
 

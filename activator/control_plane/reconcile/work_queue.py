@@ -172,6 +172,7 @@ class WorkQueue:
     # --- keys that are due later --------------------------------------------------------------------------------------
 
     def _enqueue(self, key: str, entry: _Key, again: bool) -> None:
+        """Make the key due now; `again`: its last pass failed."""
         self._due.cancel(key)
         entry.added_s = self._now()
         (self._urgent if entry.is_urgent else self._waiting)[key] = None
@@ -179,6 +180,7 @@ class WorkQueue:
         self._ready()
 
     def _arm(self) -> None:
+        """Set the timer to the next key that is due later."""
         next_s = self._due.next_s()
         if next_s == NEVER:
             return

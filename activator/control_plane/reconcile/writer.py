@@ -71,11 +71,11 @@ class Writer:
             except Exception as error:
                 if not is_conflict(error):
                     raise
-                found = managers_in(error)
-                self._conflict(component, found)
-                if attempt == CONFLICT_ATTEMPTS_MAX - 1 or (found and not may_take()):
+                owners = managers_in(error)
+                self._conflict(component, owners)
+                if attempt == CONFLICT_ATTEMPTS_MAX - 1 or (owners and not may_take()):
                     raise
-                force, managers = bool(found), found or managers
+                force, managers = bool(owners), owners or managers
             else:
                 return Applied(answer, managers)
             await self._pause(conflicts.next_s())

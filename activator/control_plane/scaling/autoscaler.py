@@ -85,6 +85,7 @@ class _Revision:
 
     @property
     def carried(self) -> int:
+        """The number of requests in flight and in the queue."""
         return self.in_flight + self.queued
 
     def floor(self, scheduled: int) -> int:
@@ -140,15 +141,15 @@ class Autoscaler:
         self._decide(key, revision)
 
     def handed(self) -> tuple[HandedScale, ...]:
-        """Return what another process of the activator continues."""
+        """Return the commands of operators, for another process of the activator."""
         return tuple([
             HandedScale(key, one.held_for_s, one.held_until_s, one.is_released, one.state.is_initialized)
             for key, one in self._revisions.items()
         ])  # fmt: skip
 
     def restore(self, scales: Iterable[HandedScale]) -> None:
-        """Continue what a former process of the activator had, once the revisions are set."""
-        self._restored = {one.key: one for one in scales}
+        """Take over the commands from a former process; each takes effect when its revision is set."""
+        self._restored = {scale.key: scale for scale in scales}
 
     def drop_revision(self, key: str) -> None:
         """Forget the revision, which was removed; `scale` is not called for it any more."""
@@ -329,6 +330,7 @@ class Autoscaler:
         return LastDecision(key, revision.decision, revision.changed, key in self._awake)
 
     def _wake(self, load: Load, revision: _Revision) -> Windows:
+        """Give the revision windows that begin with this load; ticks check it from now on."""
         rule = revision.rule
         revision.windows = Windows(
             rule.stable_window_s, rule.panic_window_s, load.at_s, load.request_seconds, revision.requests_total
@@ -338,6 +340,7 @@ class Autoscaler:
         return revision.windows
 
     def _decide(self, key: str, revision: _Revision) -> None:
+        """Decide on the revision now; report its number if that has changed."""
         now_s = self._now()
         rule = revision.rule
         scheduled = minimum_at(rule.schedule, self._wall_clock()) if rule.schedule else 0
@@ -345,7 +348,7 @@ class Autoscaler:
         revision.decision = decision
         revision.state = decision.state
         self.decision_totals[decision.reason] += 1
-        self._plan(key, revision, decision, scheduled)
+        self._plan_next(key, revision, decision, scheduled)
         if decision.kept != revision.kept:
             revision.kept = decision.kept
             if self._kept_changed is not None:
@@ -355,6 +358,7 @@ class Autoscaler:
             self._scale(key, decision)
 
     def _observation(self, revision: _Revision, now_s: float, scheduled: int) -> Observation:
+        """Return the figures of the revision at this time."""
         rule, windows = revision.rule, revision.windows
         stable = panic = 0.0
         peak = 0
@@ -385,7 +389,7 @@ class Autoscaler:
             revision.is_released,
         )
 
-    def _plan(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:
+    def _plan_next(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:
         """Plan the next decision, or let the revision sleep."""
         rule, seen = revision.rule, decision.seen
         is_used = seen.carried or seen.held or seen.busy or seen.users
@@ -407,6 +411,7 @@ class Autoscaler:
         revision.burst_over = self._burst_over(rule, decision)
 
     def _burst_over(self, rule: ScalingRule, decision: Decision) -> float:
+        """Return the number of requests above which a load is decided on at once."""
         if decision.wanted == 0:
             return 0.0
         if not rule.burst or rule.metric != METRIC_CONCURRENCY or 0 < rule.max <= decision.wanted:
@@ -416,6 +421,7 @@ class Autoscaler:
         return decision.wanted * rule.effective_target
 
     def _sleep(self, key: str, revision: _Revision) -> None:
+        """Drop the windows of a revision; a tick no longer checks it."""
         state = revision.state
         revision.state = ScalingState(state.wanted, state.begun_s, is_initialized=True)
         revision.windows = None

@@ -74,8 +74,8 @@ class AutoscalerStream:
         self._rng = rng
         self._on_error = on_error
         self._batches: deque[list[ConcurrencyStat]] = deque()
-        self._something = asyncio.Event()
-        self._wanted = asyncio.Event()  # cuts a backoff short
+        self._has_batches = asyncio.Event()
+        self._dial_wanted = asyncio.Event()  # cuts a backoff short
         self.is_connected: bool = False
         self.disconnected_s: float = now()  # since when, while there is no connection
         self.connections_total: int = 0
@@ -91,7 +91,7 @@ class AutoscalerStream:
         """
         if not self.is_connected:
             self.dropped_total += 1
-            self._wanted.set()
+            self._dial_wanted.set()
             return
         if self._batches and len(self._batches[-1]) + len(stats) <= AUTOSCALER_BATCH_MAX:
             self._batches[-1].extend(stats)
@@ -100,7 +100,7 @@ class AutoscalerStream:
                 self._batches.popleft()
                 self.dropped_total += 1
             self._batches.append(list(stats))
-        self._something.set()
+        self._has_batches.set()
 
     def unreachable_for_s(self) -> float:
         """Return how long there has been no connection, in seconds; 0.0 while there is one."""
@@ -131,10 +131,10 @@ class AutoscalerStream:
 
     async def _pause(self, seconds: float) -> bool:
         """Wait for a backoff; return True if a request ended it early, though not before AUTOSCALER_EXPEDITED_S."""
-        self._wanted.clear()
+        self._dial_wanted.clear()
         least_s = min(seconds, AUTOSCALER_EXPEDITED_S)
         await wait_for(asyncio.Event(), least_s)
-        return await wait_for(self._wanted, max(seconds - least_s, 0.001))
+        return await wait_for(self._dial_wanted, max(seconds - least_s, 0.001))
 
     async def _connect_once(self, session: aiohttp.ClientSession) -> bool | None:
         """Make and serve one connection. Return None if there was none, True to dial again at once."""
@@ -161,6 +161,7 @@ class AutoscalerStream:
         return socket.close_code == _RESTARTING
 
     def _begin(self) -> None:
+        """Record a connection, and have the owner of the figures send the current ones."""
         self.is_connected = True
         self.connections_total += 1
         self._batches.clear()
@@ -179,10 +180,11 @@ class AutoscalerStream:
             pass
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """Send the queued batches until cancelled."""
         while True:
-            self._something.clear()
+            self._has_batches.clear()
             while self._batches:
                 async with asyncio.timeout(AUTOSCALER_SEND_TIMEOUT_S):
                     await socket.send_bytes(encode_batch(self._batches.popleft(), self._pod_name))
                 self.sent_total += 1
-            await self._something.wait()
+            await self._has_batches.wait()

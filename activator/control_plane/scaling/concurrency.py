@@ -87,11 +87,9 @@ class ConcurrencyReporter:
         stats = []
         for key, entry in list(self._entries.items()):
             average, count = self._figures(entry, now_s)
-            average_left, count_left = (
-                max(average - entry.reported_average, 0.0),
-                max(count - entry.reported_count, 0.0),
-            )
-            stats.append(ConcurrencyStat(key, average_left, count_left))
+            unreported_average = max(average - entry.reported_average, 0.0)
+            unreported_count = max(count - entry.reported_count, 0.0)
+            stats.append(ConcurrencyStat(key, unreported_average, unreported_count))
             self._begin_again(key, entry)
             if average == 0.0 and entry.load.concurrency == 0:  # otherwise a request has just arrived and is in flight
                 del self._entries[key]
@@ -109,6 +107,7 @@ class ConcurrencyReporter:
             self._send(carrying)
 
     def _figures(self, entry: _Entry, now_s: float) -> tuple[float, float]:
+        """Return the mean concurrency and the number of requests since the last report, which ends now."""
         load = entry.load
         # The load of a revision without requests is not sent again, because nothing is added to it.
         until_s = load.at_s if load.concurrency > 0 else max(now_s, load.at_s)

@@ -63,8 +63,8 @@ class Decision(NamedTuple):
     def kept(self) -> int:
         """The number of pods required whatever the load is: for a minimum, a schedule, an operator, or dependents."""
         initial = 0 if self.state.is_initialized else self.rule.initial_scale
-        used = min(self.seen.users, 1)
-        return min(max(self.rule.min, self.seen.scheduled, self.seen.held, used, initial), self.wanted)
+        for_users = min(self.seen.users, 1)
+        return min(max(self.rule.min, self.seen.scheduled, self.seen.held, for_users, initial), self.wanted)
 
     def unloads_at_s(self) -> float | None:
         """Return when the last pod is stopped if no other request comes.
@@ -130,6 +130,7 @@ def by_load(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Candi
 
 
 def _by_averages(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Candidate:
+    """Return the number for the averages, within the rates, and the new state of the panic mode."""
     ready = max(seen.ready, 1)
     target = rule.effective_target
     stable_needed, panic_needed = ceil(seen.stable / target), ceil(seen.panic / target)
@@ -153,6 +154,7 @@ def _by_averages(rule: ScalingRule, seen: Observation, state: ScalingState) -> _
 
 
 def _within_rates(rule: ScalingRule, ready: int, needed: int) -> tuple[int, ScalingReason]:
+    """Bound the number by the rates, and raise it to the activation scale if there is load."""
     most = ceil(rule.scale_up_rate * ready)
     least = floor(ready / rule.scale_down_rate)
     if needed > most:
@@ -180,7 +182,7 @@ def _delayed(rule: ScalingRule, seen: Observation, state: ScalingState, candidat
 def most_within(
     entries: tuple[tuple[float, int], ...], now_s: float, value: int, window_s: float
 ) -> tuple[tuple[float, int], ...]:
-    """Return the entries that can still be the largest of the window, the largest first."""
+    """Add `value`; drop entries that can no longer be the largest of the window. The largest is first."""
     step_s = next(step_s for most_s, step_s in _DELAY_STEPS if window_s <= most_s)
     at_s = floor(now_s / step_s) * step_s
     kept = [entry for entry in entries if at_s - entry[0] < window_s and entry[1] > value]
@@ -235,6 +237,7 @@ def _last_pod(
 def _bounded(
     rule: ScalingRule, seen: Observation, wanted: int, reason: ScalingReason, is_initialized: bool
 ) -> tuple[int, ScalingReason]:
+    """Raise the number to every minimum, then lower it to the maximum; the last bound that counts is the reason."""
     for least, why in (
         (rule.min, ScalingReason.MIN_SCALE),
         (seen.scheduled, ScalingReason.SCHEDULE),

@@ -67,80 +67,79 @@ def _pods(count: int) -> str:
     return "no pod" if count == 0 else "1 pod" if count == 1 else f"{count} pods"
 
 
-def _panic(of: DecisionInputs) -> str:
+def _panic(text: DecisionInputs) -> str:
+    threshold = f"panic at {text.rule.panic_threshold:g} times"
+    return f"{text.panic} at {text.target} call for {text.needed}, with {text.ready} ({threshold})."
+
+
+def _panic_holds(text: DecisionInputs) -> str:
     return (
-        f"{of.panic} at {of.target} call for {of.needed}, with {of.ready} (panic at {of.rule.panic_threshold:g} times)."
+        f"{text.pods}: less than {text.rule.stable_window_s:g} s ago the load was {text.rule.panic_threshold:g} times "
+        f"what the ready pods are meant for (panic), so the number does not fall to {text.needed} yet."
     )
 
 
-def _panic_holds(of: DecisionInputs) -> str:
+def _rate_limited(text: DecisionInputs, rate: float, verb: str) -> str:
     return (
-        f"{of.pods}: less than {of.rule.stable_window_s:g} s ago the load was {of.rule.panic_threshold:g} times what "
-        f"the ready pods are meant for (panic), so the number does not fall to {of.needed} yet."
-    )
-
-
-def _rate_limited(of: DecisionInputs, rate: float, verb: str) -> str:
-    return (
-        f"The load calls for {of.needed}, but the number may {verb} by a factor of {rate:g} at most: {of.pods}, "
-        f"with {of.ready}."
+        f"The load calls for {text.needed}, but the number may {verb} by a factor of {rate:g} at most: {text.pods}, "
+        f"with {text.ready}."
     )
 
 
 _SENTENCES: Final[dict[ScalingReason, Callable[[DecisionInputs], str]]] = {
-    ScalingReason.WITHIN_TARGET: lambda of: f"{of.stable} at {of.target}: still {of.pods}.",
-    ScalingReason.STABLE_AVERAGE: lambda of: f"{of.stable} at {of.target}: {of.pods}.",
+    ScalingReason.WITHIN_TARGET: lambda text: f"{text.stable} at {text.target}: still {text.pods}.",
+    ScalingReason.STABLE_AVERAGE: lambda text: f"{text.stable} at {text.target}: {text.pods}.",
     ScalingReason.PANIC: _panic,
     ScalingReason.PANIC_HOLDS: _panic_holds,
-    ScalingReason.RATE_LIMITED_UP: lambda of: _rate_limited(of, of.rule.scale_up_rate, "grow"),
-    ScalingReason.RATE_LIMITED_DOWN: lambda of: _rate_limited(of, of.rule.scale_down_rate, "fall"),
-    ScalingReason.ACTIVATION_SCALE: lambda of: (
-        f"The load calls for {of.needed}, and {of.rule.activation_scale} is the least while there is load."
+    ScalingReason.RATE_LIMITED_UP: lambda text: _rate_limited(text, text.rule.scale_up_rate, "grow"),
+    ScalingReason.RATE_LIMITED_DOWN: lambda text: _rate_limited(text, text.rule.scale_down_rate, "fall"),
+    ScalingReason.ACTIVATION_SCALE: lambda text: (
+        f"The load calls for {text.needed}, and {text.rule.activation_scale} is the least while there is load."
     ),
-    ScalingReason.WAITING_REQUESTS: lambda of: (
-        f"{of.here}, {of.seen.queued} of them waiting, at {of.target}: {of.pods} at once."
+    ScalingReason.WAITING_REQUESTS: lambda text: (
+        f"{text.here}, {text.seen.queued} of them waiting, at {text.target}: {text.pods} at once."
     ),
-    ScalingReason.REQUESTS_AT_ONCE: lambda of: f"{of.here} at {of.target}: {of.pods} at once.",
-    ScalingReason.RECENT_PEAK: lambda of: (
-        f"Up to {of.seen.peak} requests were here at once in the last {of.rule.stable_window_s:g} s, at {of.target}: "
-        f"{of.pods}."
+    ScalingReason.REQUESTS_AT_ONCE: lambda text: f"{text.here} at {text.target}: {text.pods} at once.",
+    ScalingReason.RECENT_PEAK: lambda text: (
+        f"Up to {text.seen.peak} requests were here at once in the last {text.rule.stable_window_s:g} s, at "
+        f"{text.target}: {text.pods}."
     ),
-    ScalingReason.REQUESTS_IN_FLIGHT: lambda of: f"{of.here}: {of.pods}, though the average calls for none.",
-    ScalingReason.SCALE_DOWN_DELAY: lambda of: (
-        f"The load calls for {of.needed}, but {of.pods} were wanted less than {of.rule.scale_down_delay_s:g} s ago "
-        "(scale_down_delay)."
+    ScalingReason.REQUESTS_IN_FLIGHT: lambda text: f"{text.here}: {text.pods}, though the average calls for none.",
+    ScalingReason.SCALE_DOWN_DELAY: lambda text: (
+        f"The load calls for {text.needed}, but {text.pods} were wanted less than {text.rule.scale_down_delay_s:g} s "
+        "ago (scale_down_delay)."
     ),
-    ScalingReason.IDLE_TO_ZERO: lambda of: (
-        f"{of.idle}, and the grace is {of.rule.scale_to_zero_grace_s:g} s: {of.pods}."
+    ScalingReason.IDLE_TO_ZERO: lambda text: (
+        f"{text.idle}, and the grace is {text.rule.scale_to_zero_grace_s:g} s: {text.pods}."
     ),
-    ScalingReason.UNLOADED: lambda of: (
-        f"An operator has unloaded the revision, or stopped its container: {of.pods} until a request waits."
+    ScalingReason.UNLOADED: lambda text: (
+        f"An operator has unloaded the revision, or stopped its container: {text.pods} until a request waits."
     ),
-    ScalingReason.GRACE: lambda of: (
-        f"{of.idle}; the last pod stays until that is {of.rule.scale_to_zero_grace_s:g} s (grace)."
+    ScalingReason.GRACE: lambda text: (
+        f"{text.idle}; the last pod stays until that is {text.rule.scale_to_zero_grace_s:g} s (grace)."
     ),
-    ScalingReason.RETENTION: lambda of: (
-        f"{of.idle}; the last pod stays for {of.rule.last_pod_retention_s:g} s more than the grace "
+    ScalingReason.RETENTION: lambda text: (
+        f"{text.idle}; the last pod stays for {text.rule.last_pod_retention_s:g} s more than the grace "
         "(last_pod_retention)."
     ),
-    ScalingReason.ASLEEP: lambda of: "No pod, and no request is here.",
-    ScalingReason.MIN_SCALE: lambda of: f"The load calls for {of.needed}, and {of.rule.min} is the minimum.",
-    ScalingReason.SCHEDULE: lambda of: (
-        f"The load calls for {of.needed}, and {of.seen.scheduled} is the minimum by the schedule at this hour."
+    ScalingReason.ASLEEP: lambda text: "No pod, and no request is here.",
+    ScalingReason.MIN_SCALE: lambda text: f"The load calls for {text.needed}, and {text.rule.min} is the minimum.",
+    ScalingReason.SCHEDULE: lambda text: (
+        f"The load calls for {text.needed}, and {text.seen.scheduled} is the minimum by the schedule at this hour."
     ),
-    ScalingReason.HELD: lambda of: (
-        f"The load calls for {of.needed}, and an operator has asked for {_pods(of.seen.held)}."
+    ScalingReason.HELD: lambda text: (
+        f"The load calls for {text.needed}, and an operator has asked for {_pods(text.seen.held)}."
     ),
-    ScalingReason.BUSY: lambda of: (
-        f"The load calls for {of.needed}, and {_pods(of.seen.busy)} of it "
-        f"{'reports' if of.seen.busy == 1 else 'report'} work without a request."
+    ScalingReason.BUSY: lambda text: (
+        f"The load calls for {text.needed}, and {_pods(text.seen.busy)} of it "
+        f"{'reports' if text.seen.busy == 1 else 'report'} work without a request."
     ),
-    ScalingReason.NEEDED: lambda of: (
-        f"The load calls for {of.needed}, and {of.seen.users} loaded "
-        f"{'revision depends' if of.seen.users == 1 else 'revisions depend'} on it."
+    ScalingReason.NEEDED: lambda text: (
+        f"The load calls for {text.needed}, and {text.seen.users} loaded "
+        f"{'revision depends' if text.seen.users == 1 else 'revisions depend'} on it."
     ),
-    ScalingReason.INITIAL_SCALE: lambda of: (
-        f"The revision is new: it begins with {_pods(of.rule.initial_scale)}, of which {of.seen.ready} are ready."
+    ScalingReason.INITIAL_SCALE: lambda text: (
+        f"The revision is new: it begins with {_pods(text.rule.initial_scale)}, of which {text.seen.ready} are ready."
     ),
-    ScalingReason.MAX_SCALE: lambda of: f"The load calls for {of.needed}, and {of.rule.max} is the maximum.",
+    ScalingReason.MAX_SCALE: lambda text: f"The load calls for {text.needed}, and {text.rule.max} is the maximum.",
 }

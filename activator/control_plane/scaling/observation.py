@@ -24,4 +24,5 @@ class Observation(NamedTuple):
 
     @property
     def carried(self) -> int:
+        """The number of requests in flight and in the queue."""
         return self.in_flight + self.queued

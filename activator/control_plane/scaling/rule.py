@@ -96,6 +96,7 @@ def _resolve(
     most: int,
     burst: bool,
 ) -> ScalingRule:
+    """Return the rule: what the file sets, and for the rest these defaults."""
     stable_s = stable_window_s if scaling.stable_window is None else float(scaling.stable_window)
     panic_s = float(max(round(stable_s * PANIC_WINDOW_SHARE), 1))
     if scaling.metric == METRIC_CONCURRENCY:

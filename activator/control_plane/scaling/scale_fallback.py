@@ -54,7 +54,7 @@ class ScaleFallback:
         self._start = start
         self._controllers = controllers
         controllers.register("revision", SCALE_FALLBACKS_AT_ONCE + 1)  # one more for the pass of the source
-        self._places = asyncio.Semaphore(SCALE_FALLBACKS_AT_ONCE)
+        self._attempts_limit = asyncio.Semaphore(SCALE_FALLBACKS_AT_ONCE)
         self._tried_s: dict[str, float] = {}  # by revision, in this outage
         self.scaled_total = 0
 
@@ -77,10 +77,11 @@ class ScaleFallback:
                 self._start("scale fallback", self._scale(key))
 
     async def _scale(self, key: str) -> None:
-        async with self._places:
+        async with self._attempts_limit:
             await self._attempt(key)
 
     async def _attempt(self, key: str) -> None:
+        """Scale the Deployment from zero to one, if it is at zero."""
         namespace, _, name = key.partition("/")
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment(name)}/scale"
         try:

@@ -47,10 +47,11 @@ def minimum_at(schedule: tuple[ScheduledMinimum, ...], wall_s: float) -> int:
 
 def next_change_s(schedule: tuple[ScheduledMinimum, ...], wall_s: float) -> float:
     """Return the earliest time at which the minimum may change, though it need not. There must be entries."""
-    return min(_next_of(entry, wall_s) for entry in schedule)
+    return min(_next_boundary_s(entry, wall_s) for entry in schedule)
 
 
 def _applies(entry: ScheduledMinimum, local: datetime) -> bool:
+    """Return True if the entry applies at this local time."""
     minute = local.hour * 60 + local.minute
     if entry.from_minute < entry.until_minute:
         return entry.from_minute <= minute < entry.until_minute and local.weekday() in entry.weekdays
@@ -59,21 +60,22 @@ def _applies(entry: ScheduledMinimum, local: datetime) -> bool:
     return minute < entry.until_minute and (local.weekday() - 1) % 7 in entry.weekdays
 
 
-def _next_of(entry: ScheduledMinimum, wall_s: float) -> float:
+def _next_boundary_s(entry: ScheduledMinimum, wall_s: float) -> float:
+    """Return the next begin or end of the entry, at most a day after `wall_s`."""
     zone = _zone(entry.time_zone)
     local = _local(entry.time_zone, wall_s)
     midnight = datetime(local.year, local.month, local.day)  # noqa: DTZ001 - the zone is set below
-    found = wall_s + 86400.0
+    earliest_s = wall_s + 86400.0
     for day in (0, 1):
         for minute in (entry.from_minute, entry.until_minute % _DAY_MINUTES):
             at = midnight + timedelta(days=day, minutes=minute)
             for fold in (0, 1):  # an hour that occurs twice begins twice
                 at_s = at.replace(tzinfo=zone, fold=fold).timestamp()
-                if wall_s < at_s < found:
-                    found = at_s
-    if _local(entry.time_zone, found).utcoffset() != local.utcoffset():
-        found = min(found, (wall_s // STEP_S + 1.0) * STEP_S)  # the hour may not exist on that day
-    return found
+                if wall_s < at_s < earliest_s:
+                    earliest_s = at_s
+    if _local(entry.time_zone, earliest_s).utcoffset() != local.utcoffset():
+        earliest_s = min(earliest_s, (wall_s // STEP_S + 1.0) * STEP_S)  # the hour may not exist on that day
+    return earliest_s
 
 
 def _local(time_zone: str, wall_s: float) -> datetime:

@@ -39,7 +39,7 @@ class _Window:
     def __init__(self, seconds: float, at_s: float) -> None:
         self.buckets = _buckets(seconds)
         self.first_s = at_s
-        self.first_total = 0.0
+        self.first_total = 0.0  # the total at `first_s`
 
 
 class Totals:
@@ -67,7 +67,7 @@ class Totals:
         before = self._total
         if at_s > self._last_s:
             if at_s >= self._next_s:
-                self._pass(at_s, added)
+                self._fill_buckets(at_s, added)
             self._last_s = at_s
         self._total += added
         if silent_s == 0.0:
@@ -81,7 +81,7 @@ class Totals:
         """Record that nothing has been added until now."""
         if now_s > self._last_s:
             if now_s >= self._next_s:
-                self._pass(now_s, 0.0)
+                self._fill_buckets(now_s, 0.0)
             self._last_s = now_s
 
     def average(self, now_s: float, panic: bool) -> float | None:
@@ -112,10 +112,11 @@ class Totals:
             self._beginnings[bucket % len(self._beginnings)] = old[bucket % len(old)]
 
     def _ring(self) -> array[float]:
+        """Return an empty ring of the totals at the starts of buckets, as long as the longer window."""
         return array("d", [0.0]) * (max(self._stable.buckets, self._panic.buckets) + 1)
 
-    def _pass(self, at_s: float, added: float) -> None:
-        """Write the totals at the starts of the buckets in between, at most as many as the ring has places."""
+    def _fill_buckets(self, at_s: float, added: float) -> None:
+        """Write the totals at the starts of the buckets in between, at most as many as the ring has entries."""
         ring = self._beginnings
         last = floor(at_s / BUCKET_S)
         per_s = added / (at_s - self._last_s)
@@ -171,7 +172,7 @@ class Windows:
 
     def peak(self, now_s: float) -> int:
         """Return the largest number of concurrent requests in the stable window."""
-        self._forget(floor(now_s / BUCKET_S))
+        self._drop_old_peaks(floor(now_s / BUCKET_S))
         return max(self._needing_pods, self._peaks[0][1] if self._peaks else 0)
 
     def resize(self, stable_s: float, panic_s: float) -> None:
@@ -181,18 +182,20 @@ class Windows:
         self._peak_buckets = _buckets(stable_s)
 
     def _record_peak(self, bucket: int, requests: int) -> None:
+        """Add the number of requests; drop the peaks that can no longer be the largest of the window."""
         if self._peaks and self._peaks[-1][0] == bucket and requests <= self._peaks[-1][1]:
             return
-        self._forget(bucket)
+        self._drop_old_peaks(bucket)
         while self._peaks and self._peaks[-1][1] <= requests:
             self._peaks.pop()
         if not self._peaks or self._peaks[-1][0] != bucket:
             self._peaks.append((bucket, requests))
 
-    def _forget(self, bucket: int) -> None:
+    def _drop_old_peaks(self, bucket: int) -> None:
         while self._peaks and bucket - self._peaks[0][0] > self._peak_buckets:
             self._peaks.popleft()
 
 
 def _buckets(seconds: float) -> int:
+    """Return the number of buckets of a window of this length."""
     return max(ceil(seconds / BUCKET_S), 1)

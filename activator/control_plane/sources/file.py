@@ -42,7 +42,7 @@ class FileSource(Source):
         revisions = {f"{revision.namespace}/{revision.name}": revision for revision in config.revisions}
         declared = {spec.key: (RevisionSet(spec), revisions[spec.key]) for spec in specs}
         leaving = [key for key in self._declared if key not in declared]
-        others = [key for key, one in declared.items() if self._declared.get(key, one) != one]
+        changed = [key for key, declaration in declared.items() if self._declared.get(key, declaration) != declaration]
         self._declared = declared  # first: a change that a full queue drops below is resubmitted from here
         for key in leaving:
             self._processes.drop_revision(key)
@@ -57,7 +57,7 @@ class FileSource(Source):
             else:
                 self._unreachable.patience_s.pop(key, None)
         self._processes.configure(config, revisions)
-        for key in others:
+        for key in changed:
             self._unreachable.recover(key)
 
     def receive_load(self, load: Load) -> None:

@@ -39,10 +39,10 @@ class _Round:
     """The current round of one revision: the pods still to be probed in this interval, and failures in a row."""
 
     def __init__(self) -> None:
-        self.left: list[str] = []  # identities, the next one last
+        self.remaining: list[str] = []  # identities, the next one last
         self.step_s = 0.0
         self.failures: dict[str, tuple[int, int]] = {}  # by identity: the pod's epoch, and the failures in a row
-        self.asking: set[str] = set()
+        self.probing_now: set[str] = set()  # identities with a check under way
 
 
 class HealthChecks:
@@ -101,44 +101,47 @@ class HealthChecks:
         if revision is None or checks is None:
             del self._rounds[key]
             return
-        if not current.left:
+        if not current.remaining:
             self._begin(current, revision, checks.interval_s)
-        identity = current.left.pop() if current.left else ""
+        identity = current.remaining.pop() if current.remaining else ""
         self._due.plan(key, now_s + current.step_s)
         pod = revision.pods.get(identity)
-        if pod is not None and pod.state() == READY and identity not in current.asking:
-            current.asking.add(identity)
+        if pod is not None and pod.state() == READY and identity not in current.probing_now:
+            current.probing_now.add(identity)
             self.under_way += 1
             self.checks_total += 1
             self._tasks.start("health check", self._check(revision, pod, current))
 
     def _begin(self, current: _Round, revision: RevisionRecord, interval_s: float) -> None:
+        """Begin a new round with the pods that are ready now."""
         ready = [pod.identity for pod in revision.pods.values() if pod.state() == READY]
-        current.left = ready[::-1]
+        current.remaining = ready[::-1]
         current.step_s = interval_s / max(len(ready), 1)
         current.failures = {identity: current.failures[identity] for identity in ready if identity in current.failures}
 
     async def _check(self, revision: RevisionRecord, pod: PodRecord, current: _Round) -> None:
+        """Probe the pod once, and judge the outcome."""
         spec = revision.spec
         checks = spec.probing.checks
         assert checks is not None
         request = ProbeRequest(pod.address, spec.probing.probe, spec.connection.tls, pod.identity, spec.key, causes=[])
-        found = ProbeOutcome.REFUSED
+        outcome = ProbeOutcome.REFUSED
         try:
-            found = await self._probe_pod(request, min(checks.interval_s, HEALTH_CHECK_TIMEOUT_MAX_S))
+            outcome = await self._probe_pod(request, min(checks.interval_s, HEALTH_CHECK_TIMEOUT_MAX_S))
         except asyncio.CancelledError:
             raise
         except Exception:  # a bug is no evidence against the pod
             log.exception("could not check the pod %s of %s", pod.identity, spec.key)
-            found = ProbeOutcome.ANSWERED
+            outcome = ProbeOutcome.ANSWERED
         finally:
             self.under_way -= 1
             self._wake.set()
-            current.asking.discard(pod.identity)
-        self._judge(spec.key, pod, current, found, request.causes[-1] if request.causes else "it does not answer")
+            current.probing_now.discard(pod.identity)
+        self._judge(spec.key, pod, current, outcome, request.causes[-1] if request.causes else "it does not answer")
 
-    def _judge(self, key: str, pod: PodRecord, current: _Round, found: ProbeOutcome, cause: str) -> None:
-        if found is ProbeOutcome.ANSWERED:
+    def _judge(self, key: str, pod: PodRecord, current: _Round, outcome: ProbeOutcome, cause: str) -> None:
+        """Count the failures of the pod in a row; report the pod after `fall` of them."""
+        if outcome is ProbeOutcome.ANSWERED:
             current.failures.pop(pod.identity, None)
             return
         self.failed_total += 1

@@ -19,14 +19,14 @@ class LocalUnits(Units):
         self._processes = processes
         self.containers = containers
 
-    def _of(self, revision: Revision) -> Units:
+    def _units_of(self, revision: Revision) -> Units:
         return self._processes if revision.container is None else self.containers
 
     def known(self, revision: Revision) -> None:
-        self._of(revision).known(revision)
+        self._units_of(revision).known(revision)
 
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
-        return self._of(revision).make(revision, identity, gpus, on_line)
+        return self._units_of(revision).make(revision, identity, gpus, on_line)
 
     def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
         units: Units = self._processes if program.container is None else self.containers
@@ -48,10 +48,10 @@ class LocalUnits(Units):
         self.containers.detach()
 
     def claim_of(self, revision: Revision) -> str:
-        return self._of(revision).claim_of(revision)
+        return self._units_of(revision).claim_of(revision)
 
     def may_claim(self, revision: Revision, claim: str) -> bool:
-        return self._of(revision).may_claim(revision, claim)
+        return self._units_of(revision).may_claim(revision, claim)
 
     async def close(self) -> None:
         await self._processes.close()

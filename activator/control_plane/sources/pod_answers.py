@@ -27,7 +27,7 @@ def cluster_pod(address: str) -> str:
     return _CLUSTER + address
 
 
-class _Known:
+class _Identities:
     """The identities of one revision."""
 
     def __init__(self) -> None:
@@ -36,6 +36,7 @@ class _Known:
         self.services: set[str] = set()  # Services that may be picked
 
     def put(self, identity: str, state: int | None) -> None:
+        """Record the state of a pod or a Service; None: it was withdrawn."""
         if identity.startswith(_CLUSTER):
             _put(self.services, identity, state in _UP)
         else:
@@ -59,8 +60,8 @@ class PodAnswers:
 
     def __init__(self, turned: Callable[[str], None]) -> None:
         self._turned = turned
-        self._known: dict[str, _Known] = {}
-        self._rebuilt: dict[str, _Known] = {}  # tables that are being rebuilt, by key
+        self._known: dict[str, _Identities] = {}
+        self._rebuilt: dict[str, _Identities] = {}  # tables that are being rebuilt, by key
 
     def applied(self, effect: Effect) -> None:
         """Apply an effect."""
@@ -71,7 +72,7 @@ class PodAnswers:
         elif type(effect) is DropRevision:
             self._forget(effect.key)
         elif type(effect) is RebuildRevision:
-            self._rebuilt[effect.key] = _Known()
+            self._rebuilt[effect.key] = _Identities()
             self._rebuild(effect.key, effect.pods, effect.complete)
         elif type(effect) is RebuildPods:
             self._rebuild(effect.key, effect.pods, effect.complete)
@@ -101,7 +102,7 @@ class PodAnswers:
         if known is None:
             if state not in _PROVEN:
                 return
-            known = self._known[key] = _Known()
+            known = self._known[key] = _Identities()
         before = known.answers()
         known.put(identity, state)
         if known.is_empty():

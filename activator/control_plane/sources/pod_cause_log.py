@@ -36,18 +36,18 @@ class PodCauseLog:
         if now_s < self._not_before_s.get(key, now_s):
             return
         logged = self._logged.get(key, {})
-        news = {
-            identity: one.cause
-            for identity, one in failing.items()
-            if now_s - one.since_s >= LOG_AFTER_S and logged.get(identity) != _kind(one.cause)
+        new_causes = {
+            identity: failure.cause
+            for identity, failure in failing.items()
+            if now_s - failure.since_s >= LOG_AFTER_S and logged.get(identity) != _kind(failure.cause)
         }
-        if not news:
+        if not new_causes:
             return
         kept = {identity: kind for identity, kind in logged.items() if identity in failing}
-        self._logged[key] = kept | {identity: _kind(cause) for identity, cause in news.items()}
+        self._logged[key] = kept | {identity: _kind(cause) for identity, cause in new_causes.items()}
         self._not_before_s[key] = now_s + LOG_INTERVAL_S
-        named = [f"{identity}: {cause}" for identity, cause in list(news.items())[:POD_CAUSES_MAX]]
-        more = f"; and {len(news) - len(named)} more" if len(news) > len(named) else ""
+        named = [f"{identity}: {cause}" for identity, cause in list(new_causes.items())[:POD_CAUSES_MAX]]
+        more = f"; and {len(new_causes) - len(named)} more" if len(new_causes) > len(named) else ""
         log.warning("%s: no answer from %s%s", key, "; ".join(named), more)
 
     def forget(self, key: str) -> None:
@@ -57,4 +57,5 @@ class PodCauseLog:
 
 
 def _kind(cause: str) -> str:
+    """Return the cause without its numbers."""
     return _NUMBERS.sub("#", cause)

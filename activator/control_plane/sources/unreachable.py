@@ -62,6 +62,7 @@ class UnreachableRevisions:
         self._judge(key)
 
     def _judge(self, key: str) -> None:
+        """Reject the requests of the revision if it is unreachable for longer than its patience."""
         patience_s = self.patience_s.get(key, 0.0)
         if patience_s > 0.0 and key not in self.causes:
             cause = self._cause(key, patience_s)
@@ -70,9 +71,9 @@ class UnreachableRevisions:
                 log.warning("%s: %s; its requests are refused until a pod answers", key, cause)
                 self._submit(RevisionFailed(key, cause))
 
-    def pods_changed(self, key: str, are_others: bool) -> None:
-        """Record that the pods have changed (`are_others`), or that a name or file of pods has failed once more."""
-        if are_others:
+    def pods_changed(self, key: str, new_pods: bool) -> None:
+        """Record that the pods have changed (`new_pods`), or that a name or file of pods has failed once more."""
+        if new_pods:
             self.recover(key)
         else:
             self._judge(key)
@@ -108,11 +109,11 @@ class UnreachableRevisions:
         failing = self._prober.failing(key)
         until_s = self._now() - patience_s
         if not pods:
-            found = self._no_pods(key)
-            return "" if found is None or found.since_s > until_s else f"it has no pods ({found.cause})"
+            failure = self._no_pods(key)
+            return "" if failure is None or failure.since_s > until_s else f"it has no pods ({failure.cause})"
         if any(pod.identity not in failing or failing[pod.identity].since_s > until_s for pod in pods):
             return ""
         first = pods[0]
-        which = "its pod" if len(pods) == 1 else f"none of its {len(pods)} pods"
+        subject = "its pod" if len(pods) == 1 else f"none of its {len(pods)} pods"
         verb = "cannot" if len(pods) == 1 else "can"
-        return f"{which} {verb} be reached ({first.address}: {failing[first.identity].cause})"
+        return f"{subject} {verb} be reached ({first.address}: {failing[first.identity].cause})"

@@ -29,18 +29,18 @@ from activator.control_plane.state.records import PodRecord, RevisionRecord
 
 def settle_addresses(revision: RevisionRecord, reduction: Reduction, now_s: float) -> None:
     """Decide which pods have the addresses that the reduction has touched."""
-    left: set[tuple[str, str]] = set()
+    departed: set[tuple[str, str]] = set()
     arrived: dict[str, list[str]] = {}
     for identity, step in reduction.steps.items():
         old, new = step.old, step.new
         if old is not None and (new is None or new.address != old.address):
-            left.add((old.address, identity))
+            departed.add((old.address, identity))
         if new is not None and (old is None or new.address != old.address):
             arrived.setdefault(new.address, []).append(identity)
     for address in list(dict.fromkeys(reduction.touched)):
-        here = [identity for identity in revision.addresses.at(address) if (address, identity) not in left]
-        here.extend(arrived.get(address, []))
-        pods = [_record(revision, reduction, identity) for identity in here]
+        present = [identity for identity in revision.addresses.at(address) if (address, identity) not in departed]
+        present.extend(arrived.get(address, []))
+        pods = [_record(revision, reduction, identity) for identity in present]
         if len(pods) > 1 or (pods and pods[0].ousted_by):
             _settle(revision, reduction, address, pods, now_s)
 

@@ -65,7 +65,7 @@ def conclude(revision: RevisionRecord, reduction: Reduction) -> None:
         _withdraw(revision, identity, step, reduction)
     for identity, step in reduction.steps.items():
         _place_or_set(revision, identity, step, reduction)
-        _probes(revision, identity, step, reduction)
+        _add_probe_orders(revision, identity, step, reduction)
 
 
 def _is_in_table(state: int) -> bool:
@@ -86,7 +86,7 @@ def _place_or_set(revision: RevisionRecord, identity: str, step: Step, reduction
     if not _is_in_table(step.before) or _has_moved(step):
         is_far = revision.is_far(new)
         reduction.effects.append(PlacePod(key, identity, new.address, after, limit, new.weight, new.epoch, is_far))
-    elif old is not None and not new.unplaced and (old.epoch != new.epoch or _is_set_otherwise(revision, old, new)):
+    elif old is not None and not new.unplaced and (old.epoch != new.epoch or _needs_slot_update(revision, old, new)):
         reduction.effects.append(SetPod(key, identity, after, limit, new.weight, new.epoch, revision.is_far(new)))
 
 
@@ -94,12 +94,12 @@ def _has_moved(step: Step) -> bool:
     return step.old is not None and step.new is not None and step.old.address != step.new.address
 
 
-def _is_set_otherwise(revision: RevisionRecord, old: PodRecord, new: PodRecord) -> bool:
+def _needs_slot_update(revision: RevisionRecord, old: PodRecord, new: PodRecord) -> bool:
     is_moved = old.zone != new.zone and revision.is_far(old) != revision.is_far(new)
     return is_moved or old.weight != new.weight or old.limit != new.limit
 
 
-def _probes(revision: RevisionRecord, identity: str, step: Step, reduction: Reduction) -> None:
+def _add_probe_orders(revision: RevisionRecord, identity: str, step: Step, reduction: Reduction) -> None:
     old, new = step.old, step.new
     probed = old is not None and old.wants_probe()
     wanted = new is not None and new.wants_probe()

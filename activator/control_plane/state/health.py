@@ -43,6 +43,7 @@ PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only reports itself may 
 
 
 def probed(revision: RevisionRecord, change: Probed, now_s: float, reduction: Reduction) -> None:
+    """Apply an answered probe: the pod is proven or, from quarantine, gets trial requests."""
     old = revision.pods.get(change.identity)
     if old is None or not old.wants_probe():
         reduction.stale = True
@@ -60,6 +61,7 @@ def probed(revision: RevisionRecord, change: Probed, now_s: float, reduction: Re
 
 
 def pod_refused(revision: RevisionRecord, change: PodRefused, now_s: float, reduction: Reduction) -> None:
+    """Count a strike; eject the pod if the failure is certain, it was on trial, or it has too many strikes."""
     old = _reported(revision, change.identity, change.epoch, reduction)
     if old is None:
         return
@@ -79,6 +81,7 @@ def pod_refused(revision: RevisionRecord, change: PodRefused, now_s: float, redu
 
 
 def pod_failed_checks(revision: RevisionRecord, change: PodFailedChecks, now_s: float, reduction: Reduction) -> None:
+    """Eject a ready pod that has failed its health checks."""
     old = _reported(revision, change.identity, change.epoch, reduction)
     if old is None:
         return
@@ -89,12 +92,14 @@ def pod_failed_checks(revision: RevisionRecord, change: PodFailedChecks, now_s: 
 
 
 def pod_served(revision: RevisionRecord, change: PodServed, now_s: float, reduction: Reduction) -> None:
+    """Reset the strikes: the pod has answered a request."""
     old = _reported(revision, change.identity, change.epoch, reduction)
     if old is not None and old.strikes:
         put(revision, old, replace(old, strikes=0), SERVED, now_s, reduction)
 
 
 def trial_ended(revision: RevisionRecord, change: TrialEnded, now_s: float, reduction: Reduction) -> None:
+    """End the trial: the pod is ready again, or goes back to quarantine."""
     old = _reported(revision, change.identity, change.epoch, reduction)
     if old is None:
         return
@@ -113,7 +118,7 @@ def sweep(revision: RevisionRecord, change: Sweep, now_s: float, reduction: Redu
         if not old.ages():
             continue
         calm = False
-        new = _grown_older(old, revision.spec.health.stale_after_s, now_s)
+        new = _aged(old, revision.spec.health.stale_after_s, now_s)
         if new is not old:
             put(revision, old, new, EXPIRED, now_s, reduction)
     if calm:
@@ -129,7 +134,8 @@ def _reported(revision: RevisionRecord, identity: str, epoch: int, reduction: Re
     return pod
 
 
-def _grown_older(pod: PodRecord, stale_after_s: float, now_s: float) -> PodRecord | None:
+def _aged(pod: PodRecord, stale_after_s: float, now_s: float) -> PodRecord | None:
+    """Return the pod without reports that have expired; None if no report is left and no source lists it."""
     listed = pod.is_listed()
     if PUSH in pod.claims:
         if not listed and now_s - pod.first_seen_s >= PUSH_PROVISIONAL_S:
@@ -142,20 +148,20 @@ def _grown_older(pod: PodRecord, stale_after_s: float, now_s: float) -> PodRecor
         if not listed:
             return None
         if PUSH not in pod.claims and pod.probe:
-            claims = {source: _asked_again(status) for source, status in pod.claims.items()}
+            claims = {source: _to_be_probed(status) for source, status in pod.claims.items()}
             return replace(pod, claims=claims, proven=False)
     return pod
 
 
-def _asked_again(status: PodStatus) -> PodStatus:
+def _to_be_probed(status: PodStatus) -> PodStatus:
     return PodStatus.PENDING if status is PodStatus.NOT_READY else status
 
 
 def _cause(pod: PodRecord, change: PodRefused, strikes: int) -> str:
     """Return why the pod is quarantined, in a few words and the reason of the log."""
-    met = f": {change.reason}" if change.reason else ""
+    detail = f": {change.reason}" if change.reason else ""
     if change.dead:
-        return "refused a connection" + met
+        return "refused a connection" + detail
     if pod.recovering:
-        return "failed its trial" + met
-    return f"{strikes} strikes in a row" + (f", the last{met}" if met else "")
+        return "failed its trial" + detail
+    return f"{strikes} strikes in a row" + (f", the last{detail}" if detail else "")

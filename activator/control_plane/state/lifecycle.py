@@ -82,7 +82,7 @@ TRANSITIONS: Final = (
     Transition(DRAINING, RETURNED, (DRAINING, PENDING, READY, NOT_READY, *_HELD), "the newer one has left the address"),
 )
 
-_LEGAL: Final = frozenset((one.state, one.event, to) for one in TRANSITIONS for to in one.to)
+_LEGAL: Final = frozenset((row.state, row.event, to) for row in TRANSITIONS for to in row.to)
 
 
 def is_legal(state: int, event: str, to: int) -> bool:

@@ -99,11 +99,11 @@ def _revision_set(model: Model, change: RevisionSet, reduction: Reduction) -> No
     reduction.effects.append(SetRevision(spec))
     if old is None:
         return
-    asks_otherwise = spec.probing != old.spec.probing or spec.connection.tls != old.spec.connection.tls
+    probes_differ = spec.probing != old.spec.probing or spec.connection.tls != old.spec.connection.tls
     for pod in new.pods.values():
         if pod.state() != DRAINING and (new.limit_of(pod) != old.limit_of(pod) or new.is_far(pod) != old.is_far(pod)):
             reduction.effects.append(set_pod(new, pod))
-        if asks_otherwise and pod.wants_probe():
+        if probes_differ and pod.wants_probe():
             reduction.probes.append(start_probe(new, pod))  # replaces the probe that runs
 
 
@@ -157,7 +157,7 @@ def _pod_seen(revision: RevisionRecord, change: ObservedPod, now_s: float, reduc
     else:
         if _is_unchanged(old, change):
             return
-        new = _as_seen(old, change)
+        new = _with_report(old, change)
     put(revision, old, new, SEEN, now_s, reduction)
 
 
@@ -171,7 +171,7 @@ def _is_unchanged(old: PodRecord, change: ObservedPod) -> bool:
     )
 
 
-def _as_seen(old: PodRecord, change: ObservedPod) -> PodRecord:
+def _with_report(old: PodRecord, change: ObservedPod) -> PodRecord:
     new = replace(
         old,
         claims={**old.claims, change.source: change.status},
@@ -197,8 +197,8 @@ def _is_declared_ready(old: PodRecord, change: ObservedPod) -> bool:
 
 def _self_reported(old: PodRecord, status: PodStatus, now_s: float) -> PodRecord:
     claims = old.claims if old.claims.get(PUSH) is status else {**old.claims, PUSH: status}
-    starts = status is PodStatus.PENDING  # it has restarted: observations of the earlier run do not count
-    return replace(old, claims=claims, pushed_s=now_s, proven=old.proven and not starts)
+    has_restarted = status is PodStatus.PENDING  # it has restarted: observations of the earlier run do not count
+    return replace(old, claims=claims, pushed_s=now_s, proven=old.proven and not has_restarted)
 
 
 def _pod_gone(revision: RevisionRecord, change: PodGone, now_s: float, reduction: Reduction) -> None:
@@ -217,9 +217,9 @@ def _listed(
     revision: RevisionRecord, change: PodsListed, last: PodsListed | None, now_s: float, reduction: Reduction
 ) -> None:
     """Apply a list. `last`: the list that describes the pods exactly, if there is one."""
-    news = None if last is None or last.source != change.source else _changed_reports(last.pods, change.pods)
-    if news is not None:
-        for seen in news:
+    changed = None if last is None or last.source != change.source else _changed_reports(last.pods, change.pods)
+    if changed is not None:
+        for seen in changed:
             _pod_seen(revision, seen, now_s, reduction)
         is_remembered = True
     else:
@@ -241,13 +241,13 @@ def _changed_reports(before: tuple[ObservedPod, ...], after: tuple[ObservedPod, 
     """
     if len(before) != len(after):
         return None
-    news: list[ObservedPod] = []
-    for was, seen in zip(before, after):
-        if was is not seen and was != seen:
-            if was.identity != seen.identity:
+    changed: list[ObservedPod] = []
+    for old, new in zip(before, after):
+        if old is not new and old != new:
+            if old.identity != new.identity:
                 return None
-            news.append(seen)
-    return news
+            changed.append(new)
+    return changed
 
 
 def _pod_set_aside(revision: RevisionRecord, change: PodSetAside, now_s: float, reduction: Reduction) -> None:

@@ -63,9 +63,9 @@ def revision_broken(
         assert step.new is not None, "a renewal removes no pod"
         pods[identity] = step.new
     reduction.steps.clear()  # their effects are part of the rebuilt table
-    placed, asked = _rebuilt(revision, list(pods.values()), reduction)
+    placed, probes = _rebuilt(revision, list(pods.values()), reduction)
     reduction.effects.append(RebuildRevision(revision.spec, tuple(placed), revision.failure, retry_s=revision.retry_s))
-    reduction.probes.append(SetProbes(key, tuple(asked)))
+    reduction.probes.append(SetProbes(key, tuple(probes)))
 
 
 def renew_some(model: Model, renewal: Renewal, now_s: float) -> Reduction:
@@ -102,11 +102,11 @@ def _send_some(revision: RevisionRecord, renewal: Renewal, reduction: Reduction)
     key = revision.spec.key
     until = renewal.sent + renewal.at_once
     pods = [revision.pods[identity] for identity in renewal.identities[renewal.sent : until]]
-    placed, asked = _rebuilt(revision, pods, reduction)
+    placed, probes = _rebuilt(revision, pods, reduction)
     complete = until >= len(renewal.identities)
-    renewal.asked.extend(asked)
+    renewal.asked.extend(probes)
     reduction.effects.append(RebuildPods(key, tuple(placed), renewal.parts, complete))
-    reduction.probes.extend(asked)
+    reduction.probes.extend(probes)
     if complete:
         reduction.probes.append(SetProbes(key, tuple(renewal.asked)))  # and no others
     renewal.parts += 1
@@ -119,15 +119,15 @@ def _rebuilt(
 ) -> tuple[list[PlacePod], list[StartProbe]]:
     """Return the effects for pods that get a slot, and the orders for pods that are to be probed."""
     placed = []
-    asked = []
+    probes = []
     for pod in pods:
         if pod.state() != DRAINING:
             placed.append(place(revision, pod))
             if pod.unplaced:  # if it still gets no slot, that is reported again
                 reduction.pods[revision.spec.key, pod.identity] = replace(pod, unplaced=False)
         if pod.wants_probe():
-            asked.append(start_probe(revision, pod))
-    return placed, asked
+            probes.append(start_probe(revision, pod))
+    return placed, probes
 
 
 def whole(revision: RevisionRecord) -> RebuildRevision:
@@ -161,10 +161,10 @@ def table_seen(model: Model, revision: RevisionRecord, change: ObservedTable, re
     A view from before effects that are still under way is ignored.
     """
     key = change.key
-    waiting = model.unconfirmed.get(key)
+    unconfirmed = model.unconfirmed.get(key)
     sent = model.sent.get(key, 0)
     received = change.applied if change.received is None else change.received
-    if waiting is not None and received >= waiting.sent:
+    if unconfirmed is not None and received >= unconfirmed.sent:
         reduction.confirmed = key
         reduction.awaits_more = sent != received
     if sent != change.applied:
@@ -180,10 +180,12 @@ def table_seen(model: Model, revision: RevisionRecord, change: ObservedTable, re
             matched += 1
             limit, is_far = revision.limit_of(pod), revision.is_far(pod)
             if slot != SlotView(pod.identity, pod.address, pod.state(), limit, pod.weight, pod.epoch, is_far):
-                found = f"{pod.identity} is {STATE_NAMES[slot.state]} with limit {slot.limit} and weight {slot.weight}"
-                found += "" if slot.is_far == is_far else f", {'far' if slot.is_far else 'near'}"
-                found += "" if slot.epoch == pod.epoch else f", as of epoch {slot.epoch}, not {pod.epoch}"
-                reduction.mismatches.append(("state", found))
+                difference = (
+                    f"{pod.identity} is {STATE_NAMES[slot.state]} with limit {slot.limit} and weight {slot.weight}"
+                )
+                difference += "" if slot.is_far == is_far else f", {'far' if slot.is_far else 'near'}"
+                difference += "" if slot.epoch == pod.epoch else f", as of epoch {slot.epoch}, not {pod.epoch}"
+                reduction.mismatches.append(("state", difference))
                 reduction.effects.append(set_pod(revision, pod))
     if compared < len(change.slots):
         reduction.again = replace(change, compared=compared, matched=matched)

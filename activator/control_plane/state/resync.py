@@ -30,7 +30,7 @@ class Resync:
 
     def due(self, now_s: float) -> list[tuple[str, str]]:
         """Return the revisions that are due, with causes."""
-        return [(key, one.cause) for key, one in self._entries.items() if one.not_before_s <= now_s]
+        return [(key, entry.cause) for key, entry in self._entries.items() if entry.not_before_s <= now_s]
 
     def put_off(self, key: str, until_s: float) -> None:
         """Postpone a revision whose resynchronization failed."""

@@ -62,11 +62,11 @@ class Supervision:
         self.last_panic_s: float | None = None
         self.dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_MAX)
 
-    def panicked(self, key: str, what: object, error: object, now_s: float) -> float:
-        """Note a panic; return how many seconds to leave the revision alone."""
+    def panicked(self, key: str, work: object, error: object, now_s: float) -> float:
+        """Note a panic of `work`, such as a change; return how many seconds the owner `key` has to pause."""
         self.panics_total += 1
         self.last_panic_s = now_s
-        self.dead_letters.append(DeadLetter(repr(what)[:_LETTER_CHARS_MAX], repr(error)[:_LETTER_CHARS_MAX], now_s))
+        self.dead_letters.append(DeadLetter(repr(work)[:_LETTER_CHARS_MAX], repr(error)[:_LETTER_CHARS_MAX], now_s))
         panics = self._recent(key, now_s)
         if panics is None:
             panics = self._panics[key] = Panics(self._rng)
@@ -105,8 +105,8 @@ class Supervision:
 
     def next_backoff_s(self, now_s: float) -> float:
         """Return the longest backoff that a panic would have now, without jitter; 0.0 if there was none recently."""
-        recent = [one for key in self._panics if (one := self._recent(key, now_s)) is not None]
-        return max((one.backoff.ceiling_s for one in recent), default=0.0)
+        recent = [panics for key in self._panics if (panics := self._recent(key, now_s)) is not None]
+        return max((panics.backoff.ceiling_s for panics in recent), default=0.0)
 
     def since_last_s(self, now_s: float) -> float | None:
         """Return the age of the last panic; None if there was none."""

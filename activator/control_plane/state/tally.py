@@ -76,10 +76,10 @@ class Tally:
             others -= 1
         return others > 0 and self.out < max(1, int(self.known * share))
 
-    def _count(self, state: int, limit: int, by: int) -> None:
-        self.known += by
+    def _count(self, state: int, limit: int, step: int) -> None:
+        self.known += step
         if state == READY:
             if limit != 0:
-                self.ready += by
+                self.ready += step
         elif state in (QUARANTINED, RECOVERING):
-            self.out += by
+            self.out += step

@@ -89,9 +89,8 @@ class ChangeOutcome(Enum):
     SHUT_DOWN = "shut_down"
 
 
-_APPLIED: Final[ChangeOutcome] = (
-    ChangeOutcome.APPLIED
-)  # before Python 3.12 access to a member of an Enum is a call, 120 ns
+# Before Python 3.12 access to a member of an Enum is a call, 120 ns.
+_APPLIED: Final[ChangeOutcome] = ChangeOutcome.APPLIED
 
 
 def _nothing() -> None:
@@ -310,9 +309,9 @@ class StateWorker:
     def _note(self, change: Change, reduction: Reduction) -> ChangeOutcome:
         """Count and log the result of a change."""
         key = change.key
-        for kind, found in reduction.mismatches:
+        for kind, description in reduction.mismatches:
             self.mismatch_totals[kind] = self.mismatch_totals.get(kind, 0) + 1
-            log.warning("%s: the audit repaired a mismatch (%s): %s", key, kind, found)
+            log.warning("%s: the audit repaired a mismatch (%s): %s", key, kind, description)
         if reduction.again is not None:
             self.queue.put_rest(reduction.again)
         for transition in reduction.illegal:
@@ -380,7 +379,7 @@ class StateWorker:
     def _failed(self, error: Exception) -> None:
         """Resynchronize all revisions in the hands of a turn that failed."""
         lost = [self._unparking] if self._unparking else []
-        lost.extend([one.key for one in (*self._in_hand, *self.queue.taken, *self._effects, *self._orders)])
+        lost.extend([item.key for item in (*self._in_hand, *self.queue.taken, *self._effects, *self._orders)])
         for key in dict.fromkeys(lost):
             self._resync.note(key, f"the state worker failed: {error!r}")
         for change in self._in_hand:
@@ -432,18 +431,19 @@ class StateWorker:
         )
 
     def _broken(self, key: str, change: RevisionBroken) -> None:
+        """Count a rebuild; if there was one a short time before, park the revision for the backoff first."""
         parked = self.parked.get(key)
         if parked is not None and (parked.renewal is None or fold_key(change) in parked.changes):
             return  # it will be rebuilt after the backoff
         now_s = self._now()
         self.rebuilds_total += 1
         backoff_s = self.supervision.panicked(key, change, change.cause, now_s)
-        again = self.supervision.in_a_row(key, now_s) > 1
+        is_repeated = self.supervision.in_a_row(key, now_s) > 1
         if parked is not None:
             parked.until_s = max(parked.until_s, now_s + backoff_s)  # the rebuild under way is not enough
-        elif again:
+        elif is_repeated:
             self.parked[key] = Parked(now_s + backoff_s, self._superseded)
-        wait = f"in {backoff_s:.1f} s" if again else "at once"
+        wait = f"in {backoff_s:.1f} s" if is_repeated else "at once"
         log.error("%s is rebuilt from the model %s: %s", key, wait, change.cause)
 
     def _unpark(self, now_s: float) -> None:

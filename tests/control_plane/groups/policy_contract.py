@@ -164,7 +164,7 @@ class PolicyContract:
             for member in view.members:
                 if member.since_s < NEVER and plan.grants.get(member.key, member.granted) == 0:
                     wait = plan.waits[member.key]
-                    assert (wait.what is WaitsFor.BACKOFF) == (not member.may_start)
+                    assert (wait.reason is WaitsFor.BACKOFF) == (not member.may_start)
 
     def test_the_first_claim_of_an_empty_group_is_served(self, moments: list[View]) -> None:
         policy = self.make()

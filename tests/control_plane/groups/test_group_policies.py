@@ -42,7 +42,7 @@ def test_an_idle_program_gives_way_at_once() -> None:
     plan = Affinity(PATIENCE_S).plan(view(loaded("a"), waiting("b")))
     assert plan.grants == {"a": 0}
     assert plan.evictions == {"a": Eviction.DEMAND}
-    assert (plan.waits["b"].what, plan.waits["b"].of) == (WaitsFor.LEAVING, ("a",))
+    assert (plan.waits["b"].reason, plan.waits["b"].keys) == (WaitsFor.LEAVING, ("a",))
 
 
 def test_a_busy_one_keeps_its_turn_until_its_next_request_came_too_late() -> None:
@@ -80,7 +80,7 @@ def test_no_more_leave_than_necessary() -> None:
 def test_members_coexist_as_far_as_the_budget_carries() -> None:
     plan = Affinity(PATIENCE_S).plan(view(loaded("a", 10, busy=True), waiting("b", 10), waiting("c", 10), budget=24))
     assert plan.grants == {"b": 1}
-    assert plan.waits["c"].what is WaitsFor.TURN
+    assert plan.waits["c"].reason is WaitsFor.TURN
 
 
 def test_a_small_one_does_not_take_what_is_kept_for_a_large_one() -> None:
@@ -89,7 +89,7 @@ def test_a_small_one_does_not_take_what_is_kept_for_a_large_one() -> None:
         view(leaving, waiting("b", 24, since_s=NOW_S - 2.0), waiting("c", 4, since_s=NOW_S - 1.0), budget=24)
     )
     assert plan.grants == {}
-    assert plan.waits["b"].what is WaitsFor.LEAVING
+    assert plan.waits["b"].reason is WaitsFor.LEAVING
 
 
 def test_a_program_that_can_sleep_is_stopped_where_what_it_keeps_is_needed() -> None:
@@ -124,7 +124,7 @@ def test_what_cannot_start_now_does_not_keep_others_waiting() -> None:
     assert plan.grants["a"] == 0
     after = Affinity(PATIENCE_S).plan(view(broken._replace(granted=0), waiting("b")))
     assert after.grants == {"b": 1}
-    assert after.waits["a"].what is WaitsFor.BACKOFF
+    assert after.waits["a"].reason is WaitsFor.BACKOFF
 
 
 def test_what_only_a_schedule_wants_evicts_nobody() -> None:
@@ -147,7 +147,7 @@ def test_a_free_budget_loads_nothing_without_a_request() -> None:
 def test_an_exclusive_revision_has_no_copy_beyond_its_scale_beside_one_that_leaves(policy: GroupPolicy) -> None:
     stopping = waiting("a", leaving=1, most=1)._replace(needs=())
     plan = policy.plan(View(NOW_S, (), (stopping,), exclusive=True))
-    assert (plan.grants, plan.waits["a"].what) == ({}, WaitsFor.LEAVING)
+    assert (plan.grants, plan.waits["a"].reason) == ({}, WaitsFor.LEAVING)
     roomy = policy.plan(View(NOW_S, (), (stopping._replace(most=2),), exclusive=True))
     assert roomy.grants == {"a": 1}
     gone = policy.plan(View(NOW_S, (), (stopping._replace(leaving=0),), exclusive=True))
@@ -159,7 +159,7 @@ def test_a_revision_with_room_in_the_budget_has_no_copy_beyond_its_scale(policy:
     """The budget would hold both: the one that leaves, and another one."""
     stopping = waiting("a", leaving=1, most=1)
     plan = policy.plan(view(stopping, budget=8))
-    assert (plan.grants, plan.waits["a"].what) == ({}, WaitsFor.LEAVING)
+    assert (plan.grants, plan.waits["a"].reason) == ({}, WaitsFor.LEAVING)
     assert policy.plan(view(stopping._replace(most=2), budget=8)).grants == {"a": 1}
     assert policy.plan(view(stopping._replace(leaving=0), budget=8)).grants == {"a": 1}
 

@@ -77,7 +77,7 @@ class Portless(ChildProcesses):
 
     def __init__(self, tasks: TaskGroupOwner, now: Now, reaping: Reaping) -> None:
         super().__init__(tasks, now, reaping)
-        self.places = NoPortAtFirst(reaping)
+        self.addresses = NoPortAtFirst(reaping)
 
 
 def until_ready(make: Callable[..., ChildProcesses], reaping: Reaping) -> tuple[Supervision, list[BaseException]]:

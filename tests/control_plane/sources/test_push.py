@@ -114,7 +114,7 @@ async def test_nothing_is_kept_of_a_report_that_was_overtaken() -> None:
     world.gate.set()
     await world.turns(200)
     assert {task.result() for task in tasks} <= {ReportOutcome.APPLIED, ReportOutcome.SUPERSEDED}
-    assert world.intake._newest == {} and not world.intake._asking
+    assert world.intake._newest == {} and not world.intake._validations
 
 
 @story

@@ -62,63 +62,65 @@ class ConditionInputs(NamedTuple):
 
 def conditions_of(inputs: ConditionInputs) -> tuple[ConditionSpec, ...]:
     """Return the conditions in the order of the module's rule 1, then InPath in mode transparent."""
-    made = (_ready(inputs), _active(inputs), _scaled_to_zero(inputs), _degraded(inputs))
-    return made if inputs.front is None else (*made, inputs.front)
+    conditions = (_ready(inputs), _active(inputs), _scaled_to_zero(inputs), _degraded(inputs))
+    return conditions if inputs.front is None else (*conditions, inputs.front)
 
 
 def _ready(inputs: ConditionInputs) -> ConditionSpec:
     if inputs.problems:
         more = f" (and {len(inputs.problems) - 1} more)" if len(inputs.problems) > 1 else ""
         kept = "; the last valid spec stays in force" if inputs.is_served else ""
-        return _made(READY, _FALSE, "InvalidSpec", f"{inputs.problems[0]}{more}{kept}")
+        return _condition(READY, _FALSE, "InvalidSpec", f"{inputs.problems[0]}{more}{kept}")
     if inputs.failure is not None:
-        return _made(READY, _FALSE, inputs.failure.reason, inputs.failure.cause)
+        return _condition(READY, _FALSE, inputs.failure.reason, inputs.failure.cause)
     if not inputs.hosts and inputs.front is None:
         if inputs.taken:
-            return _made(READY, _FALSE, "HostTaken", _taken(inputs.taken))
-        return _made(READY, _FALSE, "NoHosts", "No host is routed to it: name one in spec.hosts, or in an HTTPRoute.")
+            return _condition(READY, _FALSE, "HostTaken", _taken(inputs.taken))
+        return _condition(
+            READY, _FALSE, "NoHosts", "No host is routed to it: name one in spec.hosts, or in an HTTPRoute."
+        )
     if inputs.ready:
-        return _made(READY, _TRUE, "Serving", "Requests are served.")
+        return _condition(READY, _TRUE, "Serving", "Requests are served.")
     if inputs.wanted:
-        return _made(READY, _TRUE, "Starting", "Requests wait for the first pod that answers.")
-    return _made(READY, _TRUE, "AtZero", "The first request starts a pod.")
+        return _condition(READY, _TRUE, "Starting", "Requests wait for the first pod that answers.")
+    return _condition(READY, _TRUE, "AtZero", "The first request starts a pod.")
 
 
 def _active(inputs: ConditionInputs) -> ConditionSpec:
     if inputs.ready:
-        return _made(ACTIVE, _TRUE, "PodsAnswer", "At least one pod answers.")
+        return _condition(ACTIVE, _TRUE, "PodsAnswer", "At least one pod answers.")
     if inputs.wanted:
-        return _made(ACTIVE, _FALSE, "Starting", "No pod answers yet.")
-    return _made(ACTIVE, _FALSE, "AtZero", "There is no load, and there are no pods.")
+        return _condition(ACTIVE, _FALSE, "Starting", "No pod answers yet.")
+    return _condition(ACTIVE, _FALSE, "AtZero", "There is no load, and there are no pods.")
 
 
 def _scaled_to_zero(inputs: ConditionInputs) -> ConditionSpec:
     if inputs.replicas < 0:
-        return _made(SCALED_TO_ZERO, _UNKNOWN, "NotKnown", "The target has not been read yet.")
+        return _condition(SCALED_TO_ZERO, _UNKNOWN, "NotKnown", "The target has not been read yet.")
     if inputs.replicas == 0:
-        return _made(SCALED_TO_ZERO, _TRUE, "AtZero", "The target has no replicas.")
-    return _made(SCALED_TO_ZERO, _FALSE, "HasReplicas", "The target has replicas.")
+        return _condition(SCALED_TO_ZERO, _TRUE, "AtZero", "The target has no replicas.")
+    return _condition(SCALED_TO_ZERO, _FALSE, "HasReplicas", "The target has replicas.")
 
 
 def _degraded(inputs: ConditionInputs) -> ConditionSpec:
     if inputs.taken and inputs.hosts:
-        return _made(DEGRADED, _TRUE, "HostTaken", _taken(inputs.taken))
+        return _condition(DEGRADED, _TRUE, "HostTaken", _taken(inputs.taken))
     for note in inputs.notes:
         return note
-    return _made(DEGRADED, _FALSE, "AsDeclared", "The cluster is as the object declares.")
+    return _condition(DEGRADED, _FALSE, "AsDeclared", "The cluster is as the object declares.")
 
 
 def note_of(component: Component, outcome: ComponentResult) -> ConditionSpec | None:
     """Return the outcome of a writer as a Degraded condition; None if nothing is wrong."""
-    what = _WRITTEN[component]
+    part = _WRITTEN[component]
     if outcome.result is Result.NOT_OWNED:
-        return _made(DEGRADED, _TRUE, "NotOwned", f"This object does not own {what}: {outcome.message}")
+        return _condition(DEGRADED, _TRUE, "NotOwned", f"This object does not own {part}: {outcome.message}")
     if outcome.result is Result.CONTESTED or (outcome.taken_from and not outcome.is_adoption):
         others = ", ".join(outcome.taken_from) or "another program"
-        message = f"{others} also writes {what}: remove it from what {others} applies."
-        return _made(DEGRADED, _TRUE, CONTESTED, message)
+        message = f"{others} also writes {part}: remove it from what {others} applies."
+        return _condition(DEGRADED, _TRUE, CONTESTED, message)
     if outcome.result is Result.FAILED:
-        return _made(DEGRADED, _TRUE, "CannotWrite", f"The API refuses to write {what}: {outcome.message}")
+        return _condition(DEGRADED, _TRUE, "CannotWrite", f"The API refuses to write {part}: {outcome.message}")
     return None
 
 
@@ -128,5 +130,5 @@ def _taken(taken: tuple[TakenHost, ...]) -> str:
     return f"The host {first.host} belongs to {first.holder}, which is older{more}."
 
 
-def _made(kind: str, status: str, reason: str, message: str) -> ConditionSpec:
+def _condition(kind: str, status: str, reason: str, message: str) -> ConditionSpec:
     return ConditionSpec(kind, status, reason, message[:MESSAGE_MAX])

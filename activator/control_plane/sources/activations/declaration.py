@@ -65,27 +65,28 @@ class Declaration(NamedTuple):
         return self.key.partition("/")[2]
 
 
-def of_activation(one: Activation, policy_names: AbstractSet[str]) -> Declaration:
-    metadata = one.metadata
+def of_activation(activation: Activation, policy_names: AbstractSet[str]) -> Declaration:
+    """Read an Activation."""
+    metadata = activation.metadata
     where = f"{KIND} {metadata.namespace}/{metadata.name}"
-    return _read(KIND, one, item_of(one.spec, where), policy_names, False)
+    return _read(KIND, activation, item_of(activation.spec, where), policy_names, False)
 
 
-def of_service(one: AnnotatedService, policy_names: AbstractSet[str]) -> Declaration | None:
+def of_service(service: AnnotatedService, policy_names: AbstractSet[str]) -> Declaration | None:
     """Read a Service; return None if it does not declare a revision."""
-    annotations = one.metadata.annotations
+    annotations = service.metadata.annotations
     if annotations.get(ENABLED) != "true":
         return None
-    metadata = one.metadata
+    metadata = service.metadata
     where = f"{SERVICE} {metadata.namespace}/{metadata.name}"
     problems: list[str] = []
     entries = _spec_of(annotations, where, problems)
     entries.setdefault("target", item_of({"name": metadata.name}, where))
-    port = one.spec.ports[0] if one.spec.ports else None
+    port = service.spec.ports[0] if service.spec.ports else None
     if port is not None:
         entries.setdefault("port", item_of(port.target_port or port.port, where))
     is_http2 = port is not None and (port.app_protocol in _HTTP2_PROTOCOLS or names_http2(port.name or ""))
-    return _read(SERVICE, one, Item(where, entries=entries), policy_names, is_http2, problems)
+    return _read(SERVICE, service, Item(where, entries=entries), policy_names, is_http2, problems)
 
 
 def names_http2(port_name: str) -> bool:
@@ -96,19 +97,20 @@ def names_http2(port_name: str) -> bool:
 
 def _read(
     kind: str,
-    one: KubeObject,
+    declaring: KubeObject,
     spec: Item,
     policy_names: AbstractSet[str],
     is_http2: bool,
     problems: list[str] | None = None,
 ) -> Declaration:
-    metadata = one.metadata
-    found = [] if problems is None else problems
-    declared = read_spec(spec, metadata.namespace, metadata.name, policy_names, found)
-    _check_names(metadata.name, declared, spec.where, found)
-    if len(found) > PROBLEMS_MAX:
-        found = [*found[:PROBLEMS_MAX], f"and {len(found) - PROBLEMS_MAX} more"]
-    if found:
+    """Read a spec into a declaration; `problems` are those of reading it from annotations."""
+    metadata = declaring.metadata
+    mistakes = [] if problems is None else problems
+    declared = read_spec(spec, metadata.namespace, metadata.name, policy_names, mistakes)
+    _check_names(metadata.name, declared, spec.where, mistakes)
+    if len(mistakes) > PROBLEMS_MAX:
+        mistakes = [*mistakes[:PROBLEMS_MAX], f"and {len(mistakes) - PROBLEMS_MAX} more"]
+    if mistakes:
         declared = None
     elif declared:
         is_http2 = is_http2 or names_http2(str(declared.activation.port))
@@ -120,7 +122,7 @@ def _read(
         metadata.creation_timestamp or "",
         metadata.generation,
         declared,
-        tuple("".join(char if char.isprintable() else " " for char in one) for one in found),
+        tuple("".join(char if char.isprintable() else " " for char in problem) for problem in mistakes),
         is_http2,
     )
 
@@ -154,7 +156,7 @@ def _spec_of(annotations: Mapping[str, str], where: str, problems: list[str]) ->
         if key == "target":
             entries[key] = _target(text, where, problems)
         elif key in _LISTS and not text.lstrip().startswith("["):
-            entries[key] = item_of([one.strip() for one in text.split(",") if one.strip()], where)
+            entries[key] = item_of([part.strip() for part in text.split(",") if part.strip()], where)
         elif text.lstrip()[:1] in ("{", "["):
             item = read_tree(text, f"{where}: {name}", {}, problems, ANNOTATION_ITEMS_MAX)
             if item is not None:

@@ -31,7 +31,7 @@ _NEVER_READY: Final = _Readiness(False, 0)
 
 
 class DeclaredPods:
-    """The pods of the revision with this key."""
+    """The pods of one revision."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -40,31 +40,31 @@ class DeclaredPods:
         self._doubted: set[str] = set()  # pods that were unready for a while, or may have been
         self._readiness: dict[str, _Readiness] = {}
         self._submitted: dict[str, ObservedPod] = {}
-        self._are_lost = False  # changes may have been lost: all pods are to be submitted
+        self._resubmit_all = False  # changes may have been lost
 
-    def put_slice(self, name: str, one: EndpointSlice | None) -> None:
+    def put_slice(self, name: str, changed: EndpointSlice | None) -> None:
         """Record the state of a slice; None: it was removed."""
-        waiting = self._changed.get(name)
-        if waiting is not None:  # changed twice in one turn: the new state may hide that a pod was unready
-            for identity, backend in of_slice(waiting, PORT_NAME).items():
+        earlier = self._changed.get(name)
+        if earlier is not None:  # changed twice in one turn: the new state may hide that a pod was unready
+            for identity, backend in of_slice(earlier, PORT_NAME).items():
                 if not backend.ready:
                     self._doubted.add(identity)
-        self._changed[name] = one
+        self._changed[name] = changed
 
-    def events_lost(self, one: EndpointSlice) -> None:
+    def events_lost(self, present: EndpointSlice) -> None:
         """Record that events of the slice were lost and that this is its present state."""
-        self._doubted.update(of_slice(one, PORT_NAME))
+        self._doubted.update(of_slice(present, PORT_NAME))
 
     def forget_submitted(self) -> None:
         """Submit all pods again: some changes were lost."""
-        self._are_lost = True
+        self._resubmit_all = True
 
     def end(self) -> None:
         """End the revision, which is no longer served. All its pods are submitted if it is served again."""
         self._index.read(self._changed)
         self._changed, self._submitted, self._readiness = {}, {}, {}
         self._doubted = set()
-        self._are_lost = True
+        self._resubmit_all = True
 
     def is_empty(self) -> bool:
         """Return True if no pod is known."""
@@ -74,42 +74,46 @@ class DeclaredPods:
         """Return the changes to submit, removals first. `is_probed`: the object declares a probe."""
         removed: list[Change] = []
         updated: list[Change] = []
-        for identity, one in self._news().items():
-            if one is None:
+        for identity, backend in self._changed_pods().items():
+            if backend is None:
                 self._readiness.pop(identity, None)
                 if self._submitted.pop(identity, None) is not None:
                     removed.append(PodGone(self._key, SOURCE, identity))
                 continue
-            seen = self._seen(one, is_probed)
-            if self._submitted.get(identity) != seen or self._are_lost:
+            seen = self._observed(backend, is_probed)
+            if self._submitted.get(identity) != seen or self._resubmit_all:
                 self._submitted[identity] = seen
                 updated.append(seen)
-        self._are_lost = False
+        self._resubmit_all = False
         self._doubted = set()
         return removed + updated
 
-    def _news(self) -> dict[str, Backend | None]:
+    def _changed_pods(self) -> dict[str, Backend | None]:
+        """Return the pods that may have to be submitted, by identity; None: removed."""
         changed, self._changed = self._changed, {}
-        news = self._index.read(changed)
+        changed_pods = self._index.read(changed)
         pods = self._index.pods
-        if self._are_lost:
-            gone = [identity for identity in self._submitted if identity not in pods]
-            return {**dict.fromkeys(gone), **pods}
-        for identity in sorted(self._doubted - news.keys()):
+        if self._resubmit_all:
+            removed = [identity for identity in self._submitted if identity not in pods]
+            return {**dict.fromkeys(removed), **pods}
+        for identity in sorted(self._doubted - changed_pods.keys()):
             if identity in pods:
-                news[identity] = pods[identity]
-        return news
+                changed_pods[identity] = pods[identity]
+        return changed_pods
 
-    def _seen(self, one: Backend, is_probed: bool) -> ObservedPod:
-        before = self._readiness.get(one.identity, _NEVER_READY)
-        ends = before.is_ready and not one.terminating and (not one.ready or one.identity in self._doubted)
-        readiness = self._readiness[one.identity] = _Readiness(one.ready, before.restarts + ends)
-        if one.terminating:
+    def _observed(self, pod: Backend, is_probed: bool) -> ObservedPod:
+        """Return the pod as it is submitted, with its restarts counted (rule 3)."""
+        before = self._readiness.get(pod.identity, _NEVER_READY)
+        may_have_restarted = (
+            before.is_ready and not pod.terminating and (not pod.ready or pod.identity in self._doubted)
+        )
+        readiness = self._readiness[pod.identity] = _Readiness(pod.ready, before.restarts + may_have_restarted)
+        if pod.terminating:
             status, probe = PodStatus.DRAINING, False
-        elif one.ready or is_probed:
+        elif pod.ready or is_probed:
             status, probe = PodStatus.PENDING, True
         else:
             status, probe = PodStatus.NOT_READY, False
         return ObservedPod(
-            self._key, SOURCE, one.identity, one.address, status, probe, restarts=readiness.restarts, zone=one.zone
+            self._key, SOURCE, pod.identity, pod.address, status, probe, restarts=readiness.restarts, zone=pod.zone
         )

@@ -130,7 +130,7 @@ class Fronts:
         self._labelled: set[str] = set()  # Services with our label, whose own slices have no pods
         self._listened: frozenset[int] = frozenset()
         self._unbound: dict[int, float] = {}  # ports that could not be bound, and until when they are not chosen
-        self._own: dict[str, FrontSliceRead] = {}
+        self._own_slices: dict[str, FrontSliceRead] = {}
         self._families_listened = listened
         self._own_families: frozenset[str] = frozenset()
         self._replicas: Mapping[str, tuple[FrontEndpoint, ...]] = {}
@@ -143,53 +143,58 @@ class Fronts:
 
     # --- what watches show ---
 
-    def service_changed(self, one: AnnotatedService) -> None:
-        key = _key_of(one.metadata.namespace, one.metadata.name)
-        if is_labelled(one):
+    def service_changed(self, service: AnnotatedService) -> None:
+        key = _key_of(service.metadata.namespace, service.metadata.name)
+        if is_labelled(service):
             self._labelled.add(key)
         else:
             self._labelled.discard(key)
         self._mark_users(key)
 
-    def service_gone(self, one: AnnotatedService) -> None:
-        key = _key_of(one.metadata.namespace, one.metadata.name)
+    def service_gone(self, service: AnnotatedService) -> None:
+        key = _key_of(service.metadata.namespace, service.metadata.name)
         self._labelled.discard(key)
         self._mark_users(key)
 
-    def slice_changed(self, one: FrontSliceRead) -> None:
+    def slice_changed(self, front_slice: FrontSliceRead) -> None:
         """Handle a change of one of our slices."""
-        service = _key_of(one.metadata.namespace, one.metadata.labels.get(SERVICE_NAME_LABEL, ""))
-        self._slices.setdefault(service, {})[one.metadata.name] = one
-        self._front_slices_changed(service)
+        service = _key_of(front_slice.metadata.namespace, front_slice.metadata.labels.get(SERVICE_NAME_LABEL, ""))
+        self._slices.setdefault(service, {})[front_slice.metadata.name] = front_slice
+        self._update_port(service)
 
-    def slice_gone(self, one: FrontSliceRead) -> None:
-        service = _key_of(one.metadata.namespace, one.metadata.labels.get(SERVICE_NAME_LABEL, ""))
+    def slice_gone(self, front_slice: FrontSliceRead) -> None:
+        service = _key_of(front_slice.metadata.namespace, front_slice.metadata.labels.get(SERVICE_NAME_LABEL, ""))
         slices = self._slices.get(service)
-        if slices is not None and slices.pop(one.metadata.name, None) is not None:
+        if slices is not None and slices.pop(front_slice.metadata.name, None) is not None:
             if not slices:
                 del self._slices[service]
-            self._front_slices_changed(service)
+            self._update_port(service)
 
-    def own_changed(self, one: FrontSliceRead) -> None:
+    def own_changed(self, own_slice: FrontSliceRead) -> None:
         """Handle a change of a slice of the activator's own Service."""
-        self._own[one.metadata.name] = one
+        self._own_slices[own_slice.metadata.name] = own_slice
         self._own_slices_changed()
 
-    def own_gone(self, one: FrontSliceRead) -> None:
-        self._own.pop(one.metadata.name, None)
+    def own_gone(self, own_slice: FrontSliceRead) -> None:
+        self._own_slices.pop(own_slice.metadata.name, None)
         self._own_slices_changed()
 
     def _own_slices_changed(self) -> None:
-        replicas = replicas_in(self._own.values())
-        families = frozenset(one.address_type for one in self._own.values())  # also of slices without endpoints
+        """Take the replicas and the address families from the slices of the own Service."""
+        replicas = replicas_in(self._own_slices.values())
+        # Also of slices without endpoints.
+        families = frozenset(own_slice.address_type for own_slice in self._own_slices.values())
         if replicas != self._replicas or families != self._own_families:
             self._replicas, self._own_families = replicas, families
             for key in self._fronts:
                 self._mark(key)
 
-    def _front_slices_changed(self, service: str) -> None:
+    def _update_port(self, service: str) -> None:
+        """Take the port of the Service from our slices; the former one is still served for a while."""
         slices = self._slices.get(service, {})
-        number = next((port.port for one in slices.values() for port in one.ports or () if port.port), None)
+        number = next(
+            (port.port for front_slice in slices.values() for port in front_slice.ports or () if port.port), None
+        )
         before = self._ports.pop(service, None)
         if number is not None:
             self._ports[service] = number
@@ -199,7 +204,8 @@ class Fronts:
         self._mark_users(service)
 
     def _listen_now(self) -> None:
-        wanted = frozenset(self._ports.values()) | {number for number, _ in self._lingering.values()}
+        """Listen on exactly the ports that the slices show or have shown a moment ago."""
+        wanted = frozenset(self._ports.values()) | {port for port, _ in self._lingering.values()}
         wanted = frozenset(port for port in wanted if ENTRY_PORT_FIRST <= port <= ENTRY_PORT_LAST)
         if wanted != self._listened or not self._unbound.keys().isdisjoint(wanted):
             self._listened = wanted
@@ -209,6 +215,7 @@ class Fronts:
             self._unbound |= dict.fromkeys(failed, self._now() + ENTRY_RETRY_S)
 
     def _mark_users(self, service: str) -> None:
+        """Schedule a pass of the revisions that the Service concerns."""
         revision = self._routes.get(service)
         if revision is not None:
             self._mark(revision)
@@ -268,9 +275,9 @@ class Fronts:
         They should where the activator is out of the path and a port is still served.
         """
         services = self._services_of.get(key, set())
-        found = {self._ports[service] for service in services if service in self._ports}
-        found |= {self._lingering[service][0] for service in services if service in self._lingering}
-        return tuple(sorted(found)), bool(found) and not self.is_in_path(key)
+        ports = {self._ports[service] for service in services if service in self._ports}
+        ports |= {self._lingering[service][0] for service in services if service in self._lingering}
+        return tuple(sorted(ports)), bool(ports) and not self.is_in_path(key)
 
     def is_in_path(self, key: str) -> bool:
         """Return True if requests for the revision's Service come to the activator, or may."""
@@ -287,16 +294,16 @@ class Fronts:
 
     def positions(self) -> dict[Position, int]:
         """Count the Services that this replica decides on, by position."""
-        found = dict.fromkeys(Position, 0)
+        counts = dict.fromkeys(Position, 0)
         for front in self._fronts.values():
             if front.state is not None and front.is_active:
-                found[front.state.position] += 1
-        return found
+                counts[front.state.position] += 1
+        return counts
 
     def work_out(
         self, key: str, declared: Declared, rule: ScalingRule, inputs: FrontInputs, is_ours: bool
     ) -> FrontOutcome | None:
-        """Decide on the Service of a revision; return None if the revision is not transparent."""
+        """Decide on the Service of a revision; `is_ours`: this replica writes for it. None: it is not transparent."""
         front = self._fronts.get(key)
         if front is None:
             return None
@@ -329,7 +336,7 @@ class Fronts:
         position = state.position
         slices = wanted
         if position is Position.OUT:
-            slices = tuple(_emptied(one) for one in wanted)
+            slices = tuple(_emptied(front_slice) for front_slice in wanted)
         traffic = DesiredPath(front.service.partition("/")[2], service.metadata.uid, position, slices, inputs.ready > 0)
         writes = not (state.is_held and position is Position.OUT and inputs.ready > 0)
         if declared.activation.transparent.zero_only and inputs.wanted > 0 and inputs.replicas > 0:
@@ -346,6 +353,7 @@ class Fronts:
         shown: Position | None,
         key: str,
     ) -> PathState:
+        """Decide on the position of the activator; return the new state."""
         load = front.load or Load(key, 0, 0, 0)
         if front.state is None:
             front.state = PathState.begun(shown, inputs.replicas, load.requests_total)
@@ -371,7 +379,7 @@ class Fronts:
         """Return the activator port of the Service; choose one if it has none."""
         number = self._ports.get(service)
         may_stay = number is not None and ENTRY_PORT_FIRST <= number <= ENTRY_PORT_LAST and number not in self._unbound
-        if number is not None and may_stay and self._keeps(service, number):
+        if number is not None and may_stay and self._is_first_with(service, number):
             self._chosen.pop(service, None)
             return number
         chosen = self._chosen.get(service)
@@ -380,18 +388,20 @@ class Fronts:
         if chosen is None and number is None and service in self._lingering:
             return self._lingering[service][0]  # our slice was deleted
         if chosen is None:
-            used = {*self._ports.values(), *self._chosen.values(), *(one for one, _ in self._lingering.values())}
+            used = {*self._ports.values(), *self._chosen.values(), *(port for port, _ in self._lingering.values())}
             used |= self._unbound.keys()
             first = zlib.crc32(uid.encode()) % _ENTRIES
             free = (ENTRY_PORT_FIRST + (first + step) % _ENTRIES for step in range(_ENTRIES))
             chosen = self._chosen[service] = next(port for port in free if port not in used)
         return chosen
 
-    def _keeps(self, service: str, number: int) -> bool:
-        return service == min(one for one, used in self._ports.items() if used == number)
+    def _is_first_with(self, service: str, number: int) -> bool:
+        """Return True if the Service is the first by name of those with this port."""
+        return service == min(other for other, port in self._ports.items() if port == number)
 
     def _has_endpoints(self, service: str) -> bool:
-        return any(one.endpoints for one in self._slices.get(service, {}).values())
+        """Return True if our slices of the Service have an endpoint."""
+        return any(front_slice.endpoints for front_slice in self._slices.get(service, {}).values())
 
     def _set_route(self, service: str, key: str | None) -> None:
         """Route the port of the Service to this revision; None removes the route."""
@@ -405,8 +415,8 @@ class Fronts:
             self._services_of.setdefault(key, set()).add(service)
 
 
-def _emptied(one: FrontSlice) -> FrontSlice:
-    return replace(one, endpoints=())
+def _emptied(front_slice: FrontSlice) -> FrontSlice:
+    return replace(front_slice, endpoints=())
 
 
 def _key_of(namespace: str, name: str) -> str:
@@ -414,6 +424,7 @@ def _key_of(namespace: str, name: str) -> str:
 
 
 def _path_rule(declared: Declared, rule: ScalingRule, key: str) -> PathRule:
+    """Return the settings of the decision; the measurement interval differs a little between revisions."""
     settings: Transparent = declared.activation.transparent
     limit = declared.revision.container_concurrency
     burst = settings.burst_capacity
@@ -429,6 +440,6 @@ def _path_rule(declared: Declared, rule: ScalingRule, key: str) -> PathRule:
         float(settings.after_mistake),
         rule.scale_to_zero_grace_s,
         rule.stable_window_s,
-        max(rule.min, *(one.min for one in rule.schedule)) if rule.schedule else rule.min,
+        max(rule.min, *(entry.min for entry in rule.schedule)) if rule.schedule else rule.min,
         settings.zero_only,
     )

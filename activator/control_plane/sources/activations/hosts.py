@@ -54,12 +54,12 @@ class HostClaims:
 
     def __init__(self) -> None:
         self._claims: dict[str, list[Claim]] = {}  # by host, the oldest first
-        self._of: dict[str, tuple[Claim, frozenset[str]]] = {}  # by key of the object
+        self._named: dict[str, tuple[Claim, frozenset[str]]] = {}  # by key of the object
 
     def name(self, key: str, created: str, hosts: Iterable[str]) -> set[str]:
         """Set the hosts that an object names; return the other objects that name a host whose holder has changed."""
         claim, named = Claim(created, key), frozenset(hosts)
-        old_claim, old = self._of.pop(key, (claim, frozenset()))
+        old_claim, old = self._named.pop(key, (claim, frozenset()))
         holders = {host: self.holder(host) for host in old | named}
         for host in old:
             self._claims[host].remove(old_claim)
@@ -67,12 +67,12 @@ class HostClaims:
             self._claims.setdefault(host, []).append(claim)
             self._claims[host].sort()
         if named:
-            self._of[key] = (claim, named)
+            self._named[key] = (claim, named)
         touched = {
-            one.key
+            claimant.key
             for host, before in holders.items()
             if self.holder(host) != before
-            for one in self._claims.get(host, ())
+            for claimant in self._claims.get(host, ())
         }
         for host in old:
             if not self._claims[host]:
@@ -80,7 +80,7 @@ class HostClaims:
         return touched - {key}
 
     def drop(self, key: str) -> set[str]:
-        """Remove all claims of an object; returns as `name`."""
+        """Remove all claims of an object; return the other objects that name a host whose holder has changed."""
         return self.name(key, "", ())
 
     def holder(self, host: str) -> str:

@@ -47,7 +47,7 @@ from activator.control_plane.sources.activations.objects import (
     STATEFUL_SETS,
     Workload,
 )
-from activator.control_plane.sources.activations.other_targets import OtherTargets, Place
+from activator.control_plane.sources.activations.other_targets import OtherTargets, TargetKey
 from activator.control_plane.sources.activations.pod_diagnostics import PodDiagnostics
 from activator.control_plane.sources.activations.replicas import OtherReplicas, Replicas
 from activator.control_plane.sources.activations.scaling import ActivationScaling
@@ -81,7 +81,7 @@ _OPTIONAL: Final = frozenset({HTTP_ROUTES.plural, ANNOTATED_SERVICES.plural, STA
 class ActivationsMode(ClusterMode):
     """The source of the mode `activations`.
 
-    `submit` takes changes for the state worker. `wall_s` returns the time of day. `panicked(key, what, error, now_s)`
+    `submit` takes changes for the state worker. `wall_s` returns the time of day. `panicked(key, work, error, now_s)`
     counts an internal error and returns how long to wait before a retry, in seconds.
     """
 
@@ -131,8 +131,8 @@ class ActivationsMode(ClusterMode):
         self.autoscaler = self._scaling.autoscaler
         self.diagnostics = PodDiagnostics(self.client, self.source.pods_listed, now, pause)
         self.give_back = ServiceRestorer(self.client, self.fronts, self._find_service, self._may_give_back, now, pause)
-        for one in (self.reconciler, self.others, self.give_back):
-            self.client.outage.on_end(one.wake)
+        for retried in (self.reconciler, self.others, self.give_back):
+            self.client.outage.on_end(retried.wake)
         self._services: Reflector[Any] | None = None
         self._front_slices: Reflector[Any] | None = None
         self._workloads: list[Reflector[Any]] = []
@@ -218,7 +218,9 @@ class ActivationsMode(ClusterMode):
 
     def declared(self) -> dict[str, int]:
         """Count the declared revisions by state."""
-        return dict(Counter(one.state for one in self.source.revisions.values() if one.declaration is not None))
+        return dict(
+            Counter(revision.state for revision in self.source.revisions.values() if revision.declaration is not None)
+        )
 
     def contested_hosts(self) -> int:
         """Return the number of hosts that more than one object names."""
@@ -284,12 +286,13 @@ class ActivationsMode(ClusterMode):
         return self._watch(Selection(resource, self._namespace, labels), handler)
 
     def _make(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool, created: str) -> RevisionSpec:
+        """Resolve a declaration to the specification that is submitted."""
         revision = declared.revision
         protocol = "h2c" if is_http2 and revision.protocol == "auto" else revision.protocol
-        made: Revision = structs.replace(
+        resolved: Revision = structs.replace(
             revision, hosts=list(hosts), protocol=protocol, max_scale=revision.scaling.max or revision.max_scale
         )
-        spec = resolve_revision(self._config, made, default_name)
+        spec = resolve_revision(self._config, resolved, default_name)
         return reroute(spec, order=order_of(revision, created))
 
     def _mark(self, key: str) -> None:
@@ -301,8 +304,8 @@ class ActivationsMode(ClusterMode):
     def _slices_version(self) -> str:
         return "" if self._front_slices is None else self._front_slices.version
 
-    def _target_read(self, place: Place, workload: Workload | None, problem: str) -> None:
-        self.source.read(place, workload, problem)
+    def _target_read(self, target: TargetKey, workload: Workload | None, problem: str) -> None:
+        self.source.read(target, workload, problem)
 
     # --- a pass ---
 
@@ -330,6 +333,7 @@ class ActivationsMode(ClusterMode):
         return due_s
 
     def _failed(self, key: str, error: Exception) -> float:
+        """Count and log the exception of a pass; return how long to wait, in seconds."""
         self.source.forget_submitted(key)  # some changes may have been made and not submitted
         backoff_s = self._panicked(key, "what the cluster says of it", error, self._now())
         log.error("%s: the pass failed; next attempt in %.1f s", key, backoff_s, exc_info=error)
@@ -364,22 +368,24 @@ class ActivationsMode(ClusterMode):
         is_starting = workload is not None and not ready and source.wanted.get(key, running) > 0
         labels = workload.spec.selector.match_labels if workload is not None and is_starting else None
         self.diagnostics.set(key, labels or None)
-        place = source.target_of(key)
-        if place is not None:
-            self.others.expedite(place, not ready and source.wanted.get(key, running) != 0)
+        target = source.target_of(key)
+        if target is not None:
+            self.others.expedite(target, not ready and source.wanted.get(key, running) != 0)
 
     def _want(self, desired: Desired) -> None:
+        """Have the reconciler establish this state, if this replica writes for the object."""
         if self._writes and self.replicas.writes(desired.uid):
             self.reconciler.want(desired)
         else:
             self.reconciler.abandon(desired.key)
 
     def _reported(self, report: Report) -> None:
+        """Pass the problems of a pass on to the conditions of its object."""
         revision = self.source.revisions.get(report.key)
         if revision is None or revision.declaration is None or revision.declaration.uid != report.uid:
             return  # about an object that was removed
-        found = [note_of(component, outcome) for component, outcome in report.outcomes.items()]
-        notes = tuple(note for note in found if note is not None)
+        all_notes = [note_of(component, outcome) for component, outcome in report.outcomes.items()]
+        notes = tuple(note for note in all_notes if note is not None)
         for note in notes:
             if note.reason == CONTESTED:  # the next pass finds nothing to take over
                 self._contested[report.key] = (note, self._now() + CONTESTED_KEPT_S)
@@ -394,7 +400,7 @@ class ActivationsMode(ClusterMode):
             self.source.noted(key, ())
 
     def _are_workloads_known(self) -> bool:
-        return all(_may_do_without(one) for one in self._workloads)
+        return all(_may_do_without(reflector) for reflector in self._workloads)
 
     def _check_workloads(self) -> None:
         """Mark all revisions once the workloads are known: no event reports a target that is missing."""
@@ -403,6 +409,7 @@ class ActivationsMode(ClusterMode):
             self.source.mark_all()
 
     def _update_replicas(self) -> None:
+        """Announce once that this replica may own objects, and remove expired loads, ports and departed revisions."""
         if not self._is_announced and self._writes and not self.pending():
             self._is_announced = True
             self.replicas.set_writes(True)
@@ -413,6 +420,7 @@ class ActivationsMode(ClusterMode):
         self.source.expire_departures()
 
     def _scale(self) -> None:
+        """Run the checks and decisions that are due by time alone; called every SCALE_TICK_S."""
         self._check_workloads()
         self._forget_contests()
         self._update_replicas()

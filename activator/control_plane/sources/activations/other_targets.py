@@ -40,8 +40,8 @@ OTHER_TARGET_INTERVAL_S: Final = 30.0
 OTHER_TARGET_EXPEDITE_S: Final = 1.0  # while its revision waits for pods
 OTHER_TARGETS_PER_S: Final = 20.0  # calls
 
-Place = tuple[str, str, str]  # api version and kind as "apps/v1/Deployment", namespace, name
-Filed = Callable[[Place, Workload | None, str], None]
+TargetKey = tuple[str, str, str]  # api version and kind as "apps/v1/Deployment", namespace, name
+Found = Callable[[TargetKey, Workload | None, str], None]
 
 _EQUALITY: Final = re.compile(r"([^\s=!,()]+)={1,2}([^\s=!,()]*)")
 _NOT_FOUND: Final = 404
@@ -68,52 +68,52 @@ class _Scale(KubeObject, frozen=True, gc=False):
 _SCALE: Final = msgspec.json.Decoder(_Scale)
 
 
-def place_of(target: Target, namespace: str) -> Place:
+def key_of_target(target: Target, namespace: str) -> TargetKey:
     return (f"{target.api_version}/{target.kind}", namespace, target.name)
 
 
 class OtherTargets:
     """The reader of targets whose kind is not watched.
 
-    `filed(place, workload, problem)` receives each result. `workload` None: there is no object of this name, or
+    `found(target, workload, problem)` receives each result. `workload` None: there is no object of this name, or
     `problem` is the reason why the object can never be scaled.
     """
 
-    def __init__(self, client: KubeClient, filed: Filed, now: Now, pause: Pause) -> None:
+    def __init__(self, client: KubeClient, found: Found, now: Now, pause: Pause) -> None:
         self._client = client
-        self._filed = filed
+        self._found = found
         self._now = now
         self._pause = pause
         self._kinds = Kinds(client, now)
-        self._due_s: dict[Place, float] = {}
-        self._expedited: set[Place] = set()
-        self._unread: set[Place] = set()  # the last call for them failed
-        self._schedule: Schedule[Place] = Schedule()
+        self._due_s: dict[TargetKey, float] = {}
+        self._expedited: set[TargetKey] = set()
+        self._unread: set[TargetKey] = set()  # the last call for them failed
+        self._schedule: Schedule[TargetKey] = Schedule()
 
-    def follow(self, place: Place) -> None:
+    def follow(self, target: TargetKey) -> None:
         """Read the target from now on: a revision names it."""
-        if place not in self._due_s:
-            self._plan(place, self._now())
+        if target not in self._due_s:
+            self._plan(target, self._now())
 
-    def forget(self, place: Place) -> None:
+    def forget(self, target: TargetKey) -> None:
         """Stop reading the target: no revision names it any more."""
-        self._due_s.pop(place, None)
-        self._schedule.cancel(place)
-        self._expedited.discard(place)
-        self._unread.discard(place)
+        self._due_s.pop(target, None)
+        self._schedule.cancel(target)
+        self._expedited.discard(target)
+        self._unread.discard(target)
 
-    def expedite(self, place: Place, waits: bool) -> None:
+    def expedite(self, target: TargetKey, waits: bool) -> None:
         """Set whether the target's revision waits for pods, so that the target is read more often."""
         if not waits:
-            self._expedited.discard(place)
-        elif place in self._due_s and place not in self._expedited:
-            self._expedited.add(place)
-            self._plan(place, min(self._due_s[place], self._now() + OTHER_TARGET_EXPEDITE_S))
+            self._expedited.discard(target)
+        elif target in self._due_s and target not in self._expedited:
+            self._expedited.add(target)
+            self._plan(target, min(self._due_s[target], self._now() + OTHER_TARGET_EXPEDITE_S))
 
     def wake(self) -> None:
         """Read the targets whose last read failed: the API answers again."""
-        for place in self._unread:
-            self._plan(place, self._now())
+        for target in self._unread:
+            self._plan(target, self._now())
 
     def __len__(self) -> int:
         return len(self._due_s)
@@ -121,55 +121,55 @@ class OtherTargets:
     async def step(self) -> None:
         """Wait, then read the target that is due, if any."""
         await self._pause(1.0 / OTHER_TARGETS_PER_S)
-        place = self._schedule.pop(self._now())
-        if place is None:
+        target = self._schedule.pop(self._now())
+        if target is None:
             return
         try:
-            await self._read(place)
+            await self._read(target)
         except Exception as error:  # a defect: of this target only
-            log.error("%s %s/%s could not be read", *place, exc_info=error)
-            self._again(place)
+            log.error("%s %s/%s could not be read", *target, exc_info=error)
+            self._again(target)
 
-    def _again(self, place: Place) -> None:
-        if place in self._due_s:
-            is_expedited = place in self._expedited
-            self._plan(place, self._now() + (OTHER_TARGET_EXPEDITE_S if is_expedited else OTHER_TARGET_INTERVAL_S))
+    def _again(self, target: TargetKey) -> None:
+        """Plan the next read of the target."""
+        if target in self._due_s:
+            is_expedited = target in self._expedited
+            self._plan(target, self._now() + (OTHER_TARGET_EXPEDITE_S if is_expedited else OTHER_TARGET_INTERVAL_S))
 
-    def _plan(self, place: Place, due_s: float) -> None:
-        self._due_s[place] = due_s
-        self._schedule.plan(place, due_s)
+    def _plan(self, target: TargetKey, due_s: float) -> None:
+        self._due_s[target] = due_s
+        self._schedule.plan(target, due_s)
 
-    async def _read(self, place: Place) -> None:
-        workload, problem, known = None, "", True
-        self._unread.discard(place)
+    async def _read(self, target: TargetKey) -> None:
+        """Read the target, and pass the result on unless the call failed."""
+        workload, problem, is_known = None, "", True
+        self._unread.discard(target)
         try:
-            workload = await self._workload(place)
+            workload = await self._workload(target)
         except NoScaleError as error:
             problem = str(error)
         except KubeError as error:
-            known = isinstance(error, RefusedError) and error.status == _NOT_FOUND
-            if not known:
-                self._failed(place, error)
-        except (
-            msgspec.DecodeError,
-            ValueError,
-        ) as error:  # The answer is not a Scale, for example a proxy's error page.
-            known = False
-            self._failed(place, error)
-        if place not in self._due_s:
+            is_known = isinstance(error, RefusedError) and error.status == _NOT_FOUND
+            if not is_known:
+                self._failed(target, error)
+        except (msgspec.DecodeError, ValueError) as error:  # not a Scale, for example a proxy's error page
+            is_known = False
+            self._failed(target, error)
+        if target not in self._due_s:
             return  # no revision names it any more
-        self._again(place)
-        if known:
-            self._filed(place, workload, problem)
+        self._again(target)
+        if is_known:
+            self._found(target, workload, problem)
 
-    def _failed(self, place: Place, error: Exception) -> None:
-        if place in self._due_s:
-            self._unread.add(place)
-        log.warning("%s %s/%s could not be read: %s", *place, error)
+    def _failed(self, target: TargetKey, error: Exception) -> None:
+        """Log a failed call; the target is read again when an outage ends."""
+        if target in self._due_s:
+            self._unread.add(target)
+        log.warning("%s %s/%s could not be read: %s", *target, error)
 
-    async def _workload(self, place: Place) -> Workload:
+    async def _workload(self, target: TargetKey) -> Workload:
         """Read the target; raise NoScaleError or KubeError."""
-        kind, namespace, name = place
+        kind, namespace, name = target
         version, _, kind = kind.rpartition("/")
         path = await self._kinds.scale_path(TargetReference(version, kind, name), namespace)
         scale = _SCALE.decode(await self._client.get(path))
@@ -184,5 +184,5 @@ class OtherTargets:
 def labels_of(selector: str) -> dict[str, str]:
     """Return the labels of a selector in text form; empty if it has anything but equalities."""
     terms = [term.strip() for term in selector.split(",") if term.strip()]
-    found = [_EQUALITY.fullmatch(term) for term in terms]
-    return {one[1]: one[2] for one in found if one is not None} if all(found) else {}
+    equalities = [_EQUALITY.fullmatch(term) for term in terms]
+    return {one[1]: one[2] for one in equalities if one is not None} if all(equalities) else {}

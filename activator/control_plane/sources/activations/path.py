@@ -123,6 +123,7 @@ def decide(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
 
 
 def _with_load(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
+    """Record the load: since when the revision is busy or at zero, and whether a zero was a mistake (rule 5)."""
     now_s = seen.now_s
     carries = seen.in_flight + seen.queued > 0
     if carries or seen.requests_total != state.requests_total:
@@ -171,7 +172,7 @@ def _is_reducible(rule: PathRule, seen: ObservedPath) -> bool:
     return rule.least == 0 or (not rule.zero_only and seen.replicas > rule.least)
 
 
-def _no_fewer(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:
+def _needs_all_pods(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:
     """Return True if fewer pods would not do for a busy revision, as far as has been observed."""
     if rule.zero_only or seen.replicas <= max(rule.least, 1):
         return True
@@ -182,6 +183,7 @@ def _no_fewer(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:
 
 
 def _step(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
+    """Move to the neighbouring position towards the goal, if the present one is settled."""
     goal, reason, leaving = _goal(rule, seen, state)
     state = state._replace(reason=reason, leaving=leaving)
     position = state.position
@@ -198,6 +200,7 @@ def _step(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
 
 
 def _moved(state: PathState, to: Position) -> PathState:
+    """Return the state in another position, which the watches do not show yet."""
     went_out = state.went_out or to is Position.OUT
     return state._replace(position=to, since_s=NEVER, fit_s=NEVER, went_out=went_out)
 
@@ -219,12 +222,13 @@ def _goal(rule: PathRule, seen: ObservedPath, state: PathState) -> tuple[Positio
         return Position.OUT, PathReason.AMPLE, False
     if state.leaving:
         return Position.OUT, PathReason.LEAVING, True
-    if state.last_s >= state.fit_s + rule.dwell_s and _no_fewer(rule, seen, state):
+    if state.last_s >= state.fit_s + rule.dwell_s and _needs_all_pods(rule, seen, state):
         return Position.OUT, PathReason.LEAVING, True
-    return Position.ALONE, _in_reason(rule, seen, state), False
+    return Position.ALONE, _reason_to_stay(rule, seen, state), False
 
 
-def _in_reason(rule: PathRule, seen: ObservedPath, state: PathState) -> PathReason:
+def _reason_to_stay(rule: PathRule, seen: ObservedPath, state: PathState) -> PathReason:
+    """Return why the activator stays in the path of a revision with pods."""
     if seen.now_s < state.distrust_s:
         return PathReason.KEPT_CONNECTIONS
     if rule.limit and rule.burst > 0 and seen.ready * rule.limit - seen.in_flight < rule.burst:
@@ -233,12 +237,13 @@ def _in_reason(rule: PathRule, seen: ObservedPath, state: PathState) -> PathReas
 
 
 def _is_held(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:
+    """Return True if the number of pods must not be lowered, because the load is not known well enough."""
     if seen.ready == 0 and seen.replicas == 0:
         return False
     if state.position is not Position.ALONE or state.since_s == NEVER:
         return True
-    seen_s = rule.grace_s if state.last_s < state.since_s else max(rule.grace_s, rule.stable_s)
-    return seen.now_s < _settled_s(rule, state) + seen_s
+    observed_s = rule.grace_s if state.last_s < state.since_s else max(rule.grace_s, rule.stable_s)
+    return seen.now_s < _settled_s(rule, state) + observed_s
 
 
 def _due_s(rule: PathRule, seen: ObservedPath, state: PathState) -> float:

@@ -41,6 +41,8 @@ class Lists(Protocol):
 
 
 class _Diagnosis:
+    """The lists of the pods of one revision."""
+
     def __init__(self, labels: Mapping[str, str], due_s: float) -> None:
         self.labels = labels
         self.due_s = due_s
@@ -103,6 +105,7 @@ class PodDiagnostics:
         self._due.plan(key, due_s)
 
     async def _diagnose(self, key: str) -> None:
+        """List the pods of a revision, and plan the next list."""
         diagnosis = self._diagnoses[key]
         namespace = key.partition("/")[0]
         query = {

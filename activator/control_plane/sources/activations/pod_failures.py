@@ -56,52 +56,56 @@ def failure_of(pods: Iterable[StartingPod], conditions: Iterable[Condition]) -> 
 
     `pods`: those of the workload; `conditions`: those of the workload itself.
     """
-    found: list[PodFailure] = []
+    failures: list[PodFailure] = []
     alive = sorted((pod for pod in pods if pod.metadata.deletion_timestamp is None), key=lambda pod: pod.metadata.name)
     for pod in alive:
-        failure = _of_pod(pod)
+        failure = _pod_failure(pod)
         if failure is None:
             return None
-        found.append(failure)
+        failures.append(failure)
     if not alive:
-        found = [failure for one in conditions if (failure := _of_workload(one)) is not None]
-    return min(found, key=lambda failure: not failure.is_certain, default=None)
+        failures = [failure for condition in conditions if (failure := _workload_failure(condition)) is not None]
+    return min(failures, key=lambda failure: not failure.is_certain, default=None)
 
 
-def _of_pod(pod: StartingPod) -> PodFailure | None:
+def _pod_failure(pod: StartingPod) -> PodFailure | None:
+    """Return why the pod does not start; None if it may."""
     status = pod.status
     if status.phase == "Failed":
         reason = status.reason or "Failed"
-        return _made(reason, "its pod has failed", status.message, True)
-    for one in status.conditions or []:
-        if one.type == "PodScheduled" and one.status == "False":
-            return _made(one.reason or "Unschedulable", "no node takes its pod", one.message, False)
+        return _failure(reason, "its pod has failed", status.message, True)
+    for condition in status.conditions or []:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return _failure(condition.reason or "Unschedulable", "no node takes its pod", condition.message, False)
     for container in status.init_container_statuses or []:
-        failure = _of_container(container, _INIT_CONTAINER)
+        failure = _container_failure(container, _INIT_CONTAINER)
         if failure is not None:
             return failure
     for container in status.container_statuses or []:
-        failure = _of_container(container, _CONTAINER)
+        failure = _container_failure(container, _CONTAINER)
         if failure is not None:
             return failure
     return None
 
 
-def _of_container(container: ContainerStatus, kind: str) -> PodFailure | None:
+def _container_failure(container: ContainerStatus, kind: str) -> PodFailure | None:
+    """Return why the container does not start; None if it may. `kind`: the word for it in the message."""
     waiting, ended = container.state.waiting, container.state.terminated
     name = f"its {kind} {container.name}"
     if ended is not None and container.restart_count and _is_started_again(ended, kind):
-        return _made(_EXITS, f"{name} exits again and again{_exit_details(ended)}", ended.message, True)
+        return _failure(_EXITS, f"{name} exits again and again{_exit_details(ended)}", ended.message, True)
     if waiting is None:
         return None
     if waiting.reason in _IMAGE or waiting.reason in _IMAGE_AT_FIRST:
         summary = f"the image of {name} cannot be pulled"
-        return _made(waiting.reason, summary, waiting.message, waiting.reason in _IMAGE)
+        return _failure(waiting.reason, summary, waiting.message, waiting.reason in _IMAGE)
     if waiting.reason in _NOT_MADE:
-        return _made(waiting.reason, f"{name} cannot be made", waiting.message, True)
+        return _failure(waiting.reason, f"{name} cannot be made", waiting.message, True)
     if waiting.reason == _EXITS:
         last = container.last_state.terminated
-        return _made(_EXITS, f"{name} exits again and again{_exit_details(last)}", last.message if last else "", True)
+        return _failure(
+            _EXITS, f"{name} exits again and again{_exit_details(last)}", last.message if last else "", True
+        )
     return None
 
 
@@ -126,17 +130,20 @@ def _exit_details(last: Terminated | None) -> str:
     return f" (exit code {last.exit_code}{word})"
 
 
-def _of_workload(condition: Condition) -> PodFailure | None:
+def _workload_failure(condition: Condition) -> PodFailure | None:
+    """Return the failure that the condition of a workload shows; None if it shows none."""
     if condition.type == "ReplicaFailure" and condition.status == "True":
-        return _made(condition.reason or "FailedCreate", "its pods cannot be made", condition.message, False)
+        return _failure(condition.reason or "FailedCreate", "its pods cannot be made", condition.message, False)
     if condition.type == "Progressing" and condition.status == "False":
-        return _made(condition.reason or "NotProgressing", "its pods were not ready in time", condition.message, True)
+        return _failure(
+            condition.reason or "NotProgressing", "its pods were not ready in time", condition.message, True
+        )
     return None
 
 
-def _made(reason: str, summary: str, message: str, is_certain: bool) -> PodFailure:
+def _failure(reason: str, summary: str, message: str, is_certain: bool) -> PodFailure:
     """Make a failure; of a long message only the end is kept, where the cause of a container's exit stands."""
-    words = " ".join("".join(one if one.isprintable() else " " for one in message).split())
+    words = " ".join("".join(char if char.isprintable() else " " for char in message).split())
     if len(words) > TEXT_MAX:
         words = "… " + words[2 - TEXT_MAX :]
     return PodFailure(reason, f"{summary}: {words}" if words else summary, is_certain)

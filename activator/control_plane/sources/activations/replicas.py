@@ -34,7 +34,7 @@ class OtherReplicas(Protocol):
     def report(self, seat: int, load: Load) -> None: ...
 
 
-class _Part:
+class _Report:
     """The last report of one replica about one revision."""
 
     __slots__ = ("load", "received_s")
@@ -47,45 +47,47 @@ class _Part:
 class RevisionLoads:
     """The loads of one revision, by replica."""
 
-    __slots__ = ("_parts", "_request_seconds", "_requests_total")
+    __slots__ = ("_reports", "_request_seconds", "_requests_total")
 
     def __init__(self) -> None:
-        self._parts: dict[int, _Part] = {}
+        self._reports: dict[int, _Report] = {}
         self._requests_total = 0
         self._request_seconds = 0.0
 
     def put(self, seat: int, load: Load, now_s: float) -> None:
-        part = self._parts.get(seat)
-        if part is None:
-            self._parts[seat] = _Part(load, now_s)
+        """Record the load of a replica; only the increase of its totals counts."""
+        report = self._reports.get(seat)
+        if report is None:
+            self._reports[seat] = _Report(load, now_s)
             return
-        self._requests_total += max(load.requests_total - part.load.requests_total, 0)
-        self._request_seconds += max(load.request_seconds - part.load.request_seconds, 0.0)
-        part.load, part.received_s = load, now_s
+        self._requests_total += max(load.requests_total - report.load.requests_total, 0)
+        self._request_seconds += max(load.request_seconds - report.load.request_seconds, 0.0)
+        report.load, report.received_s = load, now_s
 
     def end(self, seats: set[int]) -> bool:
         """Remove the loads of these replicas; return True if one of them was not empty."""
-        ended = [self._parts.pop(seat).load for seat in seats & self._parts.keys()]
+        ended = [self._reports.pop(seat).load for seat in seats & self._reports.keys()]
         return any(map(_has_requests, ended))
 
     def expired(self, own: int, before_s: float) -> set[int]:
         """Return the other replicas whose last report, before this time, was not empty."""
         return {
             seat
-            for seat, part in self._parts.items()
-            if seat != own and part.received_s < before_s and _has_requests(part.load)
+            for seat, report in self._reports.items()
+            if seat != own and report.received_s < before_s and _has_requests(report.load)
         }
 
     def of(self, seat: int) -> Load | None:
-        part = self._parts.get(seat)
-        return None if part is None else part.load
+        """Return the last load of a replica; None: it has reported none."""
+        report = self._reports.get(seat)
+        return None if report is None else report.load
 
     @property
     def seats(self) -> set[int]:
-        return set(self._parts)
+        return set(self._reports)
 
     def sum(self, key: str, now_s: float) -> Load:
-        loads = [part.load for part in self._parts.values()]
+        loads = [report.load for report in self._reports.values()]
         return Load(
             key,
             sum(load.in_flight for load in loads),
@@ -149,7 +151,7 @@ class Replicas:
         if uid is None:
             return
         own = self.writers.own
-        self._of(load.key).put(own, load, self._now())
+        self._loads_of(load.key).put(own, load, self._now())
         owner = self.writers.owner(uid)
         if owner == own:
             self._load_changed(self.sum(load.key))
@@ -162,7 +164,7 @@ class Replicas:
 
     def sum(self, key: str) -> Load:
         """Return the load of a revision over all replicas, as far as it is known. Only where there are several."""
-        return self._of(key).sum(key, self._now())
+        return self._loads_of(key).sum(key, self._now())
 
     def drop_revision(self, key: str) -> None:
         self._loads.pop(key, None)
@@ -179,7 +181,7 @@ class Replicas:
 
     def _receive_report(self, seat: int, load: Load) -> None:
         if self._uid_of(load.key) is not None and seat != self.writers.own:
-            self._of(load.key).put(seat, load, self._now())
+            self._loads_of(load.key).put(seat, load, self._now())
             self._load_changed(self.sum(load.key))
 
     def _set_writers(self, writers: Writers) -> None:
@@ -204,11 +206,12 @@ class Replicas:
             if owner not in (None, self.writers.own) and owner != former.owner(uid):
                 self._others.report(owner, replace(load, at_s=self._now()))
 
-    def _of(self, key: str) -> RevisionLoads:
-        found = self._loads.get(key)
-        if found is None:
-            found = self._loads[key] = RevisionLoads()
-        return found
+    def _loads_of(self, key: str) -> RevisionLoads:
+        """Return the loads of a revision, created if necessary."""
+        loads = self._loads.get(key)
+        if loads is None:
+            loads = self._loads[key] = RevisionLoads()
+        return loads
 
 
 def _has_requests(load: Load) -> bool:

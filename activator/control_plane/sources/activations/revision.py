@@ -149,6 +149,7 @@ class DeclaredRevision:
     # --- results ---
 
     def work_out(self, inputs: RevisionInputs, make: Make, now_s: float) -> PassResult:
+        """Return the changes to submit, the objects to write, and when to run again."""
         declaration, served = self.declaration, self.served
         if declaration is None:
             last, self._desired_last = self._desired_last, None
@@ -192,11 +193,12 @@ class DeclaredRevision:
         return [RevisionSet(spec)]
 
     def _end(self) -> list[Change]:
-        was, self._is_submitted = self._is_submitted, False
+        """Return the changes that end the revision, and forget the submitted state."""
+        was_submitted, self._is_submitted = self._is_submitted, False
         self._spec, self._cause, self._ever_failed = None, "", False
         self._forget_failure()
         self.pods.end()
-        return [RevisionGone(self.key)] if was else []
+        return [RevisionGone(self.key)] if was_submitted else []
 
     def _forget_failure(self) -> None:
         self.failure, self.failing_since_s = None, NEVER
@@ -226,6 +228,7 @@ class DeclaredRevision:
     def _desired(
         self, declaration: Declaration, served: Declared | None, inputs: RevisionInputs, failure: PodFailure | None
     ) -> Desired:
+        """Return the objects to write, with the conditions of the declaring object."""
         workload = inputs.workload
         replicas = -1 if workload is None else replicas_of(workload)
         wanted = _wanted(inputs)
@@ -265,6 +268,7 @@ class DeclaredRevision:
         )
 
     def _service(self, served: Declared, workload: Workload | None) -> PodsService | None:
+        """Return the private Service; None: the target has no labels to select its pods by."""
         if workload is None or not workload.spec.selector.match_labels:
             return None
         labels = workload.spec.selector.match_labels

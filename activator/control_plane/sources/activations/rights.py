@@ -60,11 +60,11 @@ def own_rules() -> list[dict[str, list[str]]]:
 
 
 def _merged(table: Iterable[Right]) -> list[dict[str, list[str]]]:
+    """Return one rule for each resource, with the verbs of all its rows."""
     verbs: dict[tuple[str, str], set[str]] = {}
     for right in table:
         verbs.setdefault((right.group, right.resource), set()).update(right.verbs)
     merged = [
-        Right(f"{group}/v1" if group else "v1", name, tuple(sorted(which)), "")
-        for (group, name), which in verbs.items()
+        Right(f"{group}/v1" if group else "v1", name, tuple(sorted(used)), "") for (group, name), used in verbs.items()
     ]
     return sorted(rules(merged), key=lambda rule: (rule["apiGroups"], rule["resources"]))

@@ -84,7 +84,7 @@ def missing_family(service: AnnotatedService, families: Collection[str], name: s
 
     `families`: those in which the activator can be reached; empty: unknown.
     """
-    missing = next((one for one in families_of(service) if one not in families), None)
+    missing = next((family for family in families_of(service) if family not in families), None)
     if missing is None or not families:
         return None
     reached = " and ".join(sorted(families))
@@ -97,6 +97,7 @@ def families_of(service: AnnotatedService) -> list[str]:
 
 
 def _refused(service: AnnotatedService, name: str) -> Refused | None:
+    """Return why the Service cannot be used, by its type and its policies; None if it can (rule 2)."""
     spec = service.spec
     if spec.type == "ExternalName":
         return Refused("ExternalName", f"the Service {name} is an external name: it has no endpoints")
@@ -111,10 +112,11 @@ def _refused(service: AnnotatedService, name: str) -> Refused | None:
 
 def _port_numbers(workload: Workload | None) -> Mapping[str, int]:
     containers = [] if workload is None else workload.spec.template.spec.containers or []
-    return {port.name: port.container_port for one in containers for port in one.ports or () if port.name}
+    return {port.name: port.container_port for container in containers for port in container.ports or () if port.name}
 
 
 def _number(port: int | str, numbers: Mapping[str, int]) -> int | str:
+    """Return the number of a port that the workload names; otherwise the port as it is."""
     return numbers.get(port, port) if isinstance(port, str) else port
 
 
@@ -123,14 +125,14 @@ def _number(port: int | str, numbers: Mapping[str, int]) -> int | str:
 
 def replicas_in(slices: Iterable[FrontSliceRead]) -> dict[str, tuple[FrontEndpoint, ...]]:
     """Return the replicas of the activator by address family, from the slices of its own Service."""
-    found: dict[str, dict[str, FrontEndpoint]] = {}
-    for one in slices:
-        for read in one.endpoints or ():
+    replicas: dict[str, dict[str, FrontEndpoint]] = {}
+    for own_slice in slices:
+        for read in own_slice.endpoints or ():
             if read.addresses:
-                found.setdefault(one.address_type, {})[read.addresses[0]] = _endpoint(read)
+                replicas.setdefault(own_slice.address_type, {})[read.addresses[0]] = _endpoint(read)
     return {
         family: tuple(by_address[address] for address in sorted(by_address))[:FRONT_ENDPOINTS_MAX]
-        for family, by_address in found.items()
+        for family, by_address in replicas.items()
     }
 
 
@@ -165,20 +167,20 @@ def front_name(service: str, family: str) -> str:
     return child_name(service, f"-activator-{family.lower()}")
 
 
-def slice_seen(one: FrontSliceRead) -> ObservedFrontSlice:
+def slice_seen(front_slice: FrontSliceRead) -> ObservedFrontSlice:
     """Return one of our slices as it is in the cluster."""
-    endpoints = tuple(_endpoint(read) for read in one.endpoints or ())
-    ports = tuple(FrontPort(port.name, port.port or 0, port.app_protocol) for port in one.ports or ())
-    owner = next((ref.uid for ref in one.metadata.owner_references or () if ref.controller), "")
-    shown = FrontSlice(one.metadata.name, one.address_type, endpoints, ports)
-    return ObservedFrontSlice(shown, one.metadata.resource_version, one.metadata.uid, owner)
+    endpoints = tuple(_endpoint(read) for read in front_slice.endpoints or ())
+    ports = tuple(FrontPort(port.name, port.port or 0, port.app_protocol) for port in front_slice.ports or ())
+    owner = next((ref.uid for ref in front_slice.metadata.owner_references or () if ref.controller), "")
+    shown = FrontSlice(front_slice.metadata.name, front_slice.address_type, endpoints, ports)
+    return ObservedFrontSlice(shown, front_slice.metadata.resource_version, front_slice.metadata.uid, owner)
 
 
 def traffic_seen(
     service: AnnotatedService | None, slices: Iterable[FrontSliceRead], slices_version: str
 ) -> ObservedTraffic:
     """Return where the requests of a Service go, as the watches show it."""
-    seen = tuple(slice_seen(one) for one in slices)
+    seen = tuple(slice_seen(front_slice) for front_slice in slices)
     if service is None:
         return ObservedTraffic("", "", False, seen, slices_version)
     metadata = service.metadata

@@ -52,7 +52,7 @@ class ServiceRestorer:
         self._may = may
         self._now = now
         self._pause = pause
-        self._since: dict[str, float] = {}  # by Service: when its label was removed
+        self._restored_s: dict[str, float] = {}  # by Service: when its label was removed
         self._next: dict[str, tuple[float, Backoff]] = {}  # by Service: when to try again, and the pauses
         self.given_back_total = 0
 
@@ -68,9 +68,9 @@ class ServiceRestorer:
     async def step_due(self) -> None:
         """Do one step of each Service that is due."""
         waiting = self._fronts.to_give_back()
-        for memory in (self._since, self._next):
-            for key in memory.keys() - set(waiting):
-                memory.pop(key)
+        for times in (self._restored_s, self._next):
+            for key in times.keys() - set(waiting):
+                times.pop(key)
         for key in waiting:
             due_s, backoff = self._next.get(key) or (0.0, Backoff(2 * GIVE_BACK_INTERVAL_S, GIVE_BACK_PAUSE_MAX_S))
             if self._now() < due_s:
@@ -82,6 +82,7 @@ class ServiceRestorer:
                 self._next[key] = (self._now() + backoff.next_s(), backoff)
 
     async def _step(self, key: str) -> None:
+        """Remove the label of a Service or, once its pods are shown, delete our slices."""
         service = self._find_service(key)
         if service is None:
             return  # the cluster deletes its slices
@@ -97,14 +98,15 @@ class ServiceRestorer:
             except Exception as error:
                 if not not_found(error):
                     raise
-            self._since[key] = self._now()
+            self._restored_s[key] = self._now()
             log.info("the selector of the Service %s is restored", key)
             return
         slices = self._fronts.slices_of(key)
         # If this process has not just removed the label, the cluster's slices already show all pods.
-        waits = self._now() - self._since.get(key, -NEVER) < PODS_AWAITED_S and any(one.endpoints for one in slices)
+        is_recent = self._now() - self._restored_s.get(key, -NEVER) < PODS_AWAITED_S
+        waits = is_recent and any(front_slice.endpoints for front_slice in slices)
         if waits and not await shows_pods(self._api, namespace, name):
             return
-        for one in slices:
-            await delete_slice(self._api, namespace, one.metadata.name, one.metadata.uid)
+        for front_slice in slices:
+            await delete_slice(self._api, namespace, front_slice.metadata.name, front_slice.metadata.uid)
         self.given_back_total += 1

@@ -31,7 +31,7 @@ from activator.control_plane.sources.activations.objects import (
     StartingPod,
     Workload,
 )
-from activator.control_plane.sources.activations.other_targets import Place, place_of
+from activator.control_plane.sources.activations.other_targets import TargetKey, key_of_target
 from activator.control_plane.sources.activations.pod_failures import failure_of
 from activator.control_plane.sources.activations.revision import (
     WATCHED_KINDS,
@@ -58,10 +58,10 @@ log = logging.getLogger("activator.kubernetes")
 class Targets(Protocol):
     """The interface of `OtherTargets`, the reader of targets whose kind is not watched."""
 
-    def follow(self, place: Place) -> None:
+    def follow(self, target: TargetKey) -> None:
         """Read the target until `forget`."""
 
-    def forget(self, place: Place) -> None:
+    def forget(self, target: TargetKey) -> None:
         """Read the target no more."""
 
 
@@ -99,13 +99,13 @@ class ActivationSource:
         self.wanted: dict[str, int] = {}  # by key, as the autoscaler decided last
         self.workloads_known = True  # the first lists of the watched kinds have been received
         self._ended: set[str] = set()  # revisions whose object was removed since their last pass
-        self._read: set[Place] = set()  # targets that are not watched, and have been looked up
-        self._unscalable: dict[Place, str] = {}
+        self._read: set[TargetKey] = set()  # targets that are not watched, and have been looked up
+        self._unscalable: dict[TargetKey, str] = {}
         self._activations: dict[str, Declaration] = {}  # by key
         self._services: dict[str, Declaration] = {}
-        self._workloads: dict[Place, Workload] = {}
-        self._users: dict[Place, set[str]] = {}  # by workload: the revisions that name it as their target
-        self._target_of: dict[str, Place] = {}
+        self._workloads: dict[TargetKey, Workload] = {}
+        self._users: dict[TargetKey, set[str]] = {}  # by workload: the revisions that name it as their target
+        self._target_of: dict[str, TargetKey] = {}
         self._routes = RouteHosts(routed_to)
         self._notes: dict[str, tuple[ConditionSpec, ...]] = {}
         self._departing: dict[str, float] = {}  # deleted revisions that are still served, each with the latest end
@@ -118,11 +118,11 @@ class ActivationSource:
     def workload_objects(self, kind: str) -> ObjectHandler:
         """Return the handler of the workloads of a kind."""
 
-        def changed(one: Workload) -> None:
-            self._workload(kind, one, one)
+        def changed(workload: Workload) -> None:
+            self._workload_changed(kind, workload, workload)
 
-        def removed(one: Workload) -> None:
-            self._workload(kind, one, None)
+        def removed(workload: Workload) -> None:
+            self._workload_changed(kind, workload, None)
 
         return ObjectHandler(changed, removed)
 
@@ -173,27 +173,27 @@ class ActivationSource:
             return
         workload = self.workload_of(key)
         before = revision.failure
-        found = failure_of(pods, (workload.status.conditions if workload is not None else None) or ())
-        revision.set_failure(found, now_s)
-        if found != before:
-            if found is not None:
-                log.warning("%s: %s (%s)", key, found.cause, found.reason)
+        failure = failure_of(pods, (workload.status.conditions if workload is not None else None) or ())
+        revision.set_failure(failure, now_s)
+        if failure != before:
+            if failure is not None:
+                log.warning("%s: %s (%s)", key, failure.cause, failure.reason)
             self.mark(key)
 
-    def read(self, place: Place, workload: Workload | None, problem: str) -> None:
+    def read(self, target: TargetKey, workload: Workload | None, problem: str) -> None:
         """Record the result of a read of a target that is not watched (`OtherTargets`)."""
-        if place not in self._users:
+        if target not in self._users:
             return
-        is_news = place not in self._read or self._unscalable.get(place, "") != problem
-        self._read.add(place)
+        is_news = target not in self._read or self._unscalable.get(target, "") != problem
+        self._read.add(target)
         if problem:
-            self._unscalable[place] = problem
+            self._unscalable[target] = problem
         else:
-            self._unscalable.pop(place, None)
-        if is_news or self._workloads.get(place) != workload:
-            self._put_workload(place, workload)
+            self._unscalable.pop(target, None)
+        if is_news or self._workloads.get(target) != workload:
+            self._put_workload(target, workload)
 
-    def target_of(self, key: str) -> Place | None:
+    def target_of(self, key: str) -> TargetKey | None:
         """Return where the target of a revision is."""
         return self._target_of.get(key)
 
@@ -239,21 +239,21 @@ class ActivationSource:
 
     # --- handlers ---
 
-    def _activation_changed(self, one: Activation) -> None:
-        declaration = of_activation(one, self._policy_names)
+    def _activation_changed(self, activation: Activation) -> None:
+        declaration = of_activation(activation, self._policy_names)
         self._end_departure(declaration.key)
         self._activations[declaration.key] = declaration
         self._declare(declaration.key)
 
-    def _activation_gone(self, one: Activation) -> None:
-        key = _key(one)
+    def _activation_gone(self, activation: Activation) -> None:
+        key = _key(activation)
         self._activations.pop(key, None)
         self._leave(key)
 
     def _leave(self, key: str) -> None:
         """Handle the removal of an object. While requests arrive through its Service, the revision is still served."""
-        others = self._activations.get(key) or self._services.get(key)
-        if others is not None or not self._fronts.is_in_path(key):
+        declaration = self._activations.get(key) or self._services.get(key)
+        if declaration is not None or not self._fronts.is_in_path(key):
             self._declare(key)
             return
         self._departing[key] = self._now() + DEPARTURE_MAX_S
@@ -279,11 +279,11 @@ class ActivationSource:
         self._departing.pop(key, None)
         self._settling.pop(key, None)
 
-    def _service_changed(self, one: AnnotatedService) -> None:
-        self._service_written(one, True)
-        self._fronts.service_changed(one)
-        declaration = of_service(one, self._policy_names)
-        key = _key(one)
+    def _service_changed(self, service: AnnotatedService) -> None:
+        self._service_written(service, True)
+        self._fronts.service_changed(service)
+        declaration = of_service(service, self._policy_names)
+        key = _key(service)
         if declaration is None:
             if self._services.pop(key, None) is not None:
                 self._leave(key)
@@ -292,9 +292,9 @@ class ActivationSource:
         self._services[key] = declaration
         self._declare(key)
 
-    def _service_written(self, one: AnnotatedService, is_there: bool) -> None:
+    def _service_written(self, service: AnnotatedService, is_there: bool) -> None:
         """Handle a private Service of ours, recognized by its label, or by its name if the label was removed."""
-        metadata = one.metadata
+        metadata = service.metadata
         for name in (metadata.labels.get(ACTIVATION_LABEL, ""), metadata.name.removesuffix("-pods")):
             key = f"{metadata.namespace}/{name}"
             if key in self.revisions and pods_service(name) == metadata.name:
@@ -302,62 +302,62 @@ class ActivationSource:
                     self.mark(key)
                 return
 
-    def _service_gone(self, one: AnnotatedService) -> None:
-        self._service_written(one, False)
-        self._fronts.service_gone(one)
-        if self._services.pop(_key(one), None) is not None:
-            self._declare(_key(one))
+    def _service_gone(self, service: AnnotatedService) -> None:
+        self._service_written(service, False)
+        self._fronts.service_gone(service)
+        if self._services.pop(_key(service), None) is not None:
+            self._declare(_key(service))
 
-    def _slice_changed(self, one: EndpointSlice) -> None:
-        key = owner_key(one)
+    def _slice_changed(self, pod_slice: EndpointSlice) -> None:
+        key = owner_key(pod_slice)
         if key:
-            self._of(key).pods.put_slice(one.metadata.name, one)
+            self._marked(key).pods.put_slice(pod_slice.metadata.name, pod_slice)
 
-    def _slice_missed(self, one: EndpointSlice) -> None:
-        key = owner_key(one)
+    def _slice_missed(self, pod_slice: EndpointSlice) -> None:
+        key = owner_key(pod_slice)
         if key:
-            self._of(key).pods.events_lost(one)
+            self._marked(key).pods.events_lost(pod_slice)
 
-    def _slice_gone(self, one: EndpointSlice) -> None:
-        key = owner_key(one)
+    def _slice_gone(self, pod_slice: EndpointSlice) -> None:
+        key = owner_key(pod_slice)
         revision = self.revisions.get(key)
         if revision is not None and key not in self._departing:
-            revision.pods.put_slice(one.metadata.name, None)
+            revision.pods.put_slice(pod_slice.metadata.name, None)
             self.mark(key)
 
-    def _workload(self, kind: str, one: Workload, now: Workload | None) -> None:
-        self._put_workload((f"apps/v1/{kind}", one.metadata.namespace, one.metadata.name), now)
+    def _workload_changed(self, kind: str, changed: Workload, workload: Workload | None) -> None:
+        self._put_workload((f"apps/v1/{kind}", changed.metadata.namespace, changed.metadata.name), workload)
 
-    def _put_workload(self, place: Place, now: Workload | None) -> None:
-        if now is None:
-            self._workloads.pop(place, None)
+    def _put_workload(self, target: TargetKey, workload: Workload | None) -> None:
+        if workload is None:
+            self._workloads.pop(target, None)
         else:
-            self._workloads[place] = now
-        for key in self._users.get(place, ()):
+            self._workloads[target] = workload
+        for key in self._users.get(target, ()):
             self.mark(key)
 
-    def _route_changed(self, one: HttpRoute) -> None:
-        for key in self._routes.put(one):
+    def _route_changed(self, route: HttpRoute) -> None:
+        for key in self._routes.put(route):
             self._claim(key)
 
-    def _route_gone(self, one: HttpRoute) -> None:
-        for key in self._routes.drop(one):
+    def _route_gone(self, route: HttpRoute) -> None:
+        for key in self._routes.drop(route):
             self._claim(key)
 
     # --- within ---
 
-    def _of(self, key: str) -> DeclaredRevision:
+    def _marked(self, key: str) -> DeclaredRevision:
         """Return the revision of this key, created if necessary, and mark it."""
-        found = self.revisions.get(key)
-        if found is None:
-            found = self.revisions[key] = DeclaredRevision(key)
+        revision = self.revisions.get(key)
+        if revision is None:
+            revision = self.revisions[key] = DeclaredRevision(key)
         self.mark(key)
-        return found
+        return revision
 
     def _declare(self, key: str) -> None:
         """Update the revision: its objects have changed."""
         declaration = self._activations.get(key) or self._services.get(key)
-        revision = self._of(key)
+        revision = self._marked(key)
         if declaration is None:
             revision.declaration = revision.served = None
             self._notes.pop(key, None)
@@ -370,10 +370,11 @@ class ActivationSource:
         if revision.served is None or revision.served.activation.external_scaler:
             self.wanted.pop(key, None)  # the autoscaler no longer decides on it
         self._fronts.declare(key, revision.served, "" if declaration is None else declaration.created)
-        self._target(key, revision.served)
+        self._set_target(key, revision.served)
         self._claim(key)
 
-    def _target(self, key: str, served: Declared | None) -> None:
+    def _set_target(self, key: str, served: Declared | None) -> None:
+        """Set the target of a revision; a former one that no revision names is forgotten."""
         old = self._target_of.pop(key, None)
         if old is not None:
             self._users[old].discard(key)
@@ -385,11 +386,11 @@ class ActivationSource:
                     self._read.discard(old)
                     self._targets.forget(old)
         if served is not None:
-            place = place_of(served.activation.target, key.partition("/")[0])
-            self._target_of[key] = place
-            self._users.setdefault(place, set()).add(key)
-            if place[0] not in WATCHED_KINDS:
-                self._targets.follow(place)
+            target = key_of_target(served.activation.target, key.partition("/")[0])
+            self._target_of[key] = target
+            self._users.setdefault(target, set()).add(key)
+            if target[0] not in WATCHED_KINDS:
+                self._targets.follow(target)
 
     def _claim(self, key: str) -> None:
         """Claim the hosts that the revision names: they may have changed."""
@@ -407,7 +408,7 @@ class ActivationSource:
         """Return the hosts that the revision names, each with the claim on it."""
         hosts = [*served.revision.hosts, *self._routes.of(key)]
         part = part_of_host(served.revision, key)
-        return {found: found + part for host in hosts if (found := canonical_host(host)) is not None}
+        return {canonical: canonical + part for host in hosts if (canonical := canonical_host(host)) is not None}
 
     def work_out(self, key: str, front: FrontOutcome | None) -> PassResult:
         """Derive the changes to submit and the objects to write from the state of the revision."""
@@ -446,10 +447,10 @@ class ActivationSource:
 
     def is_target_known(self, key: str) -> bool:
         """Return True if its target has been looked up, whether or not it exists."""
-        place = self._target_of.get(key)
-        if place is None or place[0] in WATCHED_KINDS:
+        target = self._target_of.get(key)
+        if target is None or target[0] in WATCHED_KINDS:
             return self.workloads_known
-        return place in self._read
+        return target in self._read
 
     def _granted(self, revision: DeclaredRevision) -> tuple[tuple[str, ...], tuple[TakenHost, ...]]:
         """Return the hosts that the revision has, and those that it names and another one has."""
@@ -467,8 +468,8 @@ class ActivationSource:
             self.mark(key)
 
 
-_NOWHERE: Final[Place] = ("", "", "")
+_NOWHERE: Final[TargetKey] = ("", "", "")
 
 
-def _key(one: KubeObject) -> str:
-    return f"{one.metadata.namespace}/{one.metadata.name}"
+def _key(item: KubeObject) -> str:
+    return f"{item.metadata.namespace}/{item.metadata.name}"

@@ -34,20 +34,20 @@ class Backend(NamedTuple):
 
 def of_slices(slices: Iterable[EndpointSlice], port_name: str) -> list[Backend]:
     """Return the pods of one Service, each once, sorted by address."""
-    found: dict[str, Backend] = {}
-    for one in sorted(slices, key=by_family):
-        for identity, backend in of_slice(one, port_name).items():
-            found[identity] = agreed(found.get(identity), backend)
-    return sorted(found.values(), key=by_address)
+    pods: dict[str, Backend] = {}
+    for pod_slice in sorted(slices, key=by_family):
+        for identity, backend in of_slice(pod_slice, port_name).items():
+            pods[identity] = merged_record(pods.get(identity), backend)
+    return sorted(pods.values(), key=by_address)
 
 
-def of_slice(one: EndpointSlice, port_name: str) -> dict[str, Backend]:
+def of_slice(pod_slice: EndpointSlice, port_name: str) -> dict[str, Backend]:
     """Return the pods of one slice by identity, in its order."""
-    found: dict[str, Backend] = {}
-    port = next((port.port for port in one.ports or [] if (port.name or "") == port_name and port.port), None)
-    if port is None or one.address_type == "FQDN":
-        return found
-    for endpoint in one.endpoints or []:
+    pods: dict[str, Backend] = {}
+    port = next((port.port for port in pod_slice.ports or [] if (port.name or "") == port_name and port.port), None)
+    if port is None or pod_slice.address_type == "FQDN":
+        return pods
+    for endpoint in pod_slice.endpoints or []:
         if not endpoint.addresses:
             continue
         address = _joined(endpoint.addresses[0], port)
@@ -58,25 +58,25 @@ def of_slice(one: EndpointSlice, port_name: str) -> dict[str, Backend]:
         if not is_zone(zone):
             zone = ""
         backend = Backend(identity, address, conditions.ready is not False, conditions.terminating is True, zone)
-        found[identity] = agreed(found.get(identity), backend)
-    return found
+        pods[identity] = merged_record(pods.get(identity), backend)
+    return pods
 
 
 def of_endpoints(objects: Iterable[Endpoints], port_name: str) -> list[Backend]:
     """Return the pods of Endpoints, sorted by address; there are two objects only while the Service is replaced."""
-    found: dict[str, Backend] = {}
+    pods: dict[str, Backend] = {}
     for subset in chain.from_iterable(endpoints.subsets or [] for endpoints in objects):
         port = next((port.port for port in subset.ports or [] if (port.name or "") == port_name and port.port), None)
         if port is None:
             continue
-        for one, ready in _addresses(subset):
-            address = _joined(one.ip, port)
-            identity = one.target_ref.uid if one.target_ref is not None and one.target_ref.uid else address
-            found[identity] = agreed(found.get(identity), Backend(identity, address, ready, False))
-    return sorted(found.values(), key=by_address)
+        for entry, ready in _addresses(subset):
+            address = _joined(entry.ip, port)
+            identity = entry.target_ref.uid if entry.target_ref is not None and entry.target_ref.uid else address
+            pods[identity] = merged_record(pods.get(identity), Backend(identity, address, ready, False))
+    return sorted(pods.values(), key=by_address)
 
 
-def agreed(known: Backend | None, other: Backend) -> Backend:
+def merged_record(known: Backend | None, other: Backend) -> Backend:
     """Merge two records of one pod: the first address and zone; ready or terminating if one of them is."""
     if known is None:
         return other
@@ -87,9 +87,9 @@ def agreed(known: Backend | None, other: Backend) -> Backend:
     )
 
 
-def by_family(one: EndpointSlice) -> tuple[bool, str]:
+def by_family(pod_slice: EndpointSlice) -> tuple[bool, str]:
     """Return the sort key by which the slices of a Service are read."""
-    return (one.address_type != "IPv4", one.metadata.name)
+    return (pod_slice.address_type != "IPv4", pod_slice.metadata.name)
 
 
 def by_address(backend: Backend) -> str:
@@ -97,11 +97,13 @@ def by_address(backend: Backend) -> str:
 
 
 def _addresses(subset: EndpointSubset) -> Iterator[tuple[EndpointAddress, bool]]:
-    for one in subset.addresses or []:
-        yield one, True
-    for one in subset.not_ready_addresses or []:
-        yield one, False
+    """Yield the addresses of a subset, each with True if it is ready."""
+    for address in subset.addresses or []:
+        yield address, True
+    for address in subset.not_ready_addresses or []:
+        yield address, False
 
 
 def _joined(ip: str, port: int) -> str:
+    """Return the address with the port; an IPv6 address gets brackets."""
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

@@ -45,7 +45,9 @@ class ClusterMode(Source):
 
     def pending(self) -> list[str]:
         """Return the inputs of routing that have not been received yet."""
-        waiting = [f"the first list of {one.name}" for one in self.watches.reflectors if not self._may_do_without(one)]
+        waiting = [
+            f"the first list of {watch.name}" for watch in self.watches.reflectors if not self._may_do_without(watch)
+        ]
         if self._is_behind():
             waiting.append("the listed objects have not been submitted yet")
         return waiting

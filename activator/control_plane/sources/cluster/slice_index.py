@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from activator.control_plane.sources.cluster.backends import Backend, agreed, by_family, of_slice
+from activator.control_plane.sources.cluster.backends import Backend, by_family, merged_record, of_slice
 from activator.kubernetes.objects import EndpointSlice
 
 
-class _Found(NamedTuple):
+class _Entry(NamedTuple):
     """A pod in one slice, with its position."""
 
     backend: Backend
-    place: int
+    position: int
 
 
 class SliceIndex:
@@ -29,12 +29,12 @@ class SliceIndex:
     def __init__(self, port_name: str) -> None:
         self.pods: dict[str, Backend] = {}  # by identity; those of one read are sorted by address
         self._port_name = port_name
-        self._found: dict[str, dict[str, _Found]] = {}  # by slice, then by identity
-        self._ranks: dict[str, tuple[bool, str]] = {}  # by slice: its place in the order of reading
+        self._entries: dict[str, dict[str, _Entry]] = {}  # by slice, then by identity
+        self._ranks: dict[str, tuple[bool, str]] = {}  # by slice: its sort key in the order of reading
         self._slices_of: dict[str, tuple[str, ...]] = {}  # by identity; several while a pod is moved between slices
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._entries)
 
     def read(self, changed: Mapping[str, EndpointSlice | None]) -> dict[str, Backend | None]:
         """Read the changed slices; return the changed pods, removed ones (None) first, then sorted by address.
@@ -42,55 +42,61 @@ class SliceIndex:
         `changed`: slices by name; None: the slice was removed.
         """
         touched: dict[str, None] = {}
-        for name, one in changed.items():
-            self._replace(name, one, touched)
-        news: dict[str, Backend | None] = {}
-        others: dict[str, Backend] = {}
+        for name, changed_slice in changed.items():
+            self._replace(name, changed_slice, touched)
+        changed_pods: dict[str, Backend | None] = {}
+        updated: dict[str, Backend] = {}
         for identity in touched:
             merged = self._merged(identity)
             if merged is None:
                 if self.pods.pop(identity, None) is not None:
-                    news[identity] = None
+                    changed_pods[identity] = None
             elif self.pods.get(identity) != merged:
-                others[identity] = merged
-        for backend in sorted(others.values(), key=self._order):
-            news[backend.identity] = self.pods[backend.identity] = backend
-        return news
+                updated[identity] = merged
+        for backend in sorted(updated.values(), key=self._sort_key):
+            changed_pods[backend.identity] = self.pods[backend.identity] = backend
+        return changed_pods
 
-    def _replace(self, name: str, one: EndpointSlice | None, touched: dict[str, None]) -> None:
-        before = self._found.pop(name, {})
-        now: dict[str, _Found] = {}
-        if one is not None:
-            backends = of_slice(one, self._port_name)
-            now = {identity: _Found(backend, place) for place, (identity, backend) in enumerate(backends.items())}
-            self._found[name] = now
-            self._ranks[name] = by_family(one)
+    def _replace(self, name: str, changed: EndpointSlice | None, touched: dict[str, None]) -> None:
+        """Read one slice; add the identities of its changed pods to `touched`."""
+        before = self._entries.pop(name, {})
+        after: dict[str, _Entry] = {}
+        if changed is not None:
+            backends = of_slice(changed, self._port_name)
+            after = {
+                identity: _Entry(backend, position) for position, (identity, backend) in enumerate(backends.items())
+            }
+            self._entries[name] = after
+            self._ranks[name] = by_family(changed)
         else:
             self._ranks.pop(name, None)
-        for identity in before.keys() - now.keys():
+        for identity in before.keys() - after.keys():
             others = tuple([other for other in self._slices_of[identity] if other != name])
             if others:
                 self._slices_of[identity] = others
             else:
                 del self._slices_of[identity]
             touched[identity] = None
-        for identity, found in now.items():
+        for identity, entry in after.items():
             known = before.get(identity)
             if known is None:
                 self._slices_of[identity] = (*self._slices_of.get(identity, ()), name)
-            if known is None or known.backend != found.backend:
+            if known is None or known.backend != entry.backend:
                 touched[identity] = None
 
     def _merged(self, identity: str) -> Backend | None:
+        """Return the pod from all slices that have it; None if none has."""
         merged = None
-        for name in self._in_order(identity):
-            merged = agreed(merged, self._found[name][identity].backend)
+        for name in self._slices_in_order(identity):
+            merged = merged_record(merged, self._entries[name][identity].backend)
         return merged
 
-    def _in_order(self, identity: str) -> Iterable[str]:
+    def _slices_in_order(self, identity: str) -> Iterable[str]:
+        """Return the slices that have the pod, in the order of reading."""
         names = self._slices_of.get(identity, ())
         return names if len(names) < 2 else sorted(names, key=self._ranks.__getitem__)
 
-    def _order(self, one: Backend) -> tuple[str, tuple[bool, str], int]:
-        first = next(iter(self._in_order(one.identity)))
-        return one.address, self._ranks[first], self._found[first][one.identity].place
+    def _sort_key(self, pod: Backend) -> tuple[str, tuple[bool, str], int]:
+        """Return the key that sorts pods by address, and those of one address as `of_slices` does."""
+        first = next(iter(self._slices_in_order(pod.identity)))
+        return pod.address, self._ranks[first], self._entries[first][pod.identity].position

@@ -26,5 +26,5 @@ class EngineContext:
         self.now = now
         self.wall_clock = wall_clock
         self.patience_s = patience_s
-        self.address = address
+        self.address = address  # how containers are reached: `published` or `own`
         self.run = run

@@ -32,79 +32,82 @@ def creation_of(
     variables = container_variables(container, environ)
     if port is not None:
         variables = {"PORT": str(port), **variables}
-    host: dict[str, Any] = {"Binds": volumes_of(container, environ)}
-    made: dict[str, Any] = {
+    host_config: dict[str, Any] = {"Binds": volumes_of(container, environ)}
+    body: dict[str, Any] = {
         "Image": container.image,
         "Env": [f"{name}={value}" for name, value in variables.items()],
         "Labels": {**container.labels, **labels},
-        "HostConfig": host,
+        "HostConfig": host_config,
     }
     for key, words in (("Cmd", container.command), ("Entrypoint", container.entrypoint)):
         if words:
-            made[key] = [word.replace("{port}", str(port or "")) for word in words]
+            body[key] = [word.replace("{port}", str(port or "")) for word in words]
     texts = {"WorkingDir": container.directory, "User": container.user, "StopSignal": container.stop.signal}
-    made.update({key: text for key, text in texts.items() if text})
+    body.update({key: text for key, text in texts.items() if text})
     if container.memory:
-        host["Memory"] = int(container.memory)
+        host_config["Memory"] = int(container.memory)
     if container.cpus:
-        host["NanoCpus"] = round(container.cpus * _NANO)
+        host_config["NanoCpus"] = round(container.cpus * _NANO)
     if container.network:
-        host["NetworkMode"] = container.network
+        host_config["NetworkMode"] = container.network
     if container.init:
-        host["Init"] = True
+        host_config["Init"] = True
     devices = [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in container.devices]
     if gpus and is_podman:
         devices += [{"PathOnHost": f"nvidia.com/gpu={gpu}"} for gpu in gpus]
     elif gpus:
-        host["DeviceRequests"] = [{"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}]
+        host_config["DeviceRequests"] = [{"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}]
     if devices:
-        host["Devices"] = devices
+        host_config["Devices"] = devices
     if port is not None and not is_own_address and container.network != HOST_NETWORK:
         name = f"{port}/tcp"
-        made["ExposedPorts"] = {name: {}}
-        host["PortBindings"] = {name: [{"HostIp": LOOPBACK_4, "HostPort": ""}]}  # port chosen by the engine
-    return made
+        body["ExposedPorts"] = {name: {}}
+        host_config["PortBindings"] = {name: [{"HostIp": LOOPBACK_4, "HostPort": ""}]}  # port chosen by the engine
+    return body
 
 
-def port_of(container: Container, shown: Mapping[str, Any]) -> int | None:
-    """Return the port on which the program listens. `shown`: the inspected image or container."""
+def port_of(container: Container, inspected: Mapping[str, Any]) -> int | None:
+    """Return the port on which the program listens. `inspected`: the image or container."""
     if container.port is not None:
         return container.port
-    exposed = _mapping(_mapping(shown.get("Config")).get("ExposedPorts"))
-    published = _mapping(_mapping(shown.get("HostConfig")).get("PortBindings"))
+    exposed = _mapping(_mapping(inspected.get("Config")).get("ExposedPorts"))
+    published = _mapping(_mapping(inspected.get("HostConfig")).get("PortBindings"))
     names = {*exposed, *published}
-    found = [int(name[:-4]) for name in names if name.endswith("/tcp") and name[:-4].isdecimal()]
-    return found[0] if len(found) == 1 else None
+    ports = [int(name[:-4]) for name in names if name.endswith("/tcp") and name[:-4].isdecimal()]
+    return ports[0] if len(ports) == 1 else None
 
 
-def way_of(container: Container, address: str) -> bool:
+def has_own_address(container: Container, address: str) -> bool:
     """Return True if the container is reached at its own IP address. `address`: the setting for all containers."""
     return (container.address or address) == OWN
 
 
-def address_of(container: Container, shown: Mapping[str, Any], port: int, way: str) -> str:
-    """Return the address of a running container; empty if it has none."""
-    settings = _mapping(shown.get("NetworkSettings"))
-    if _mapping(shown.get("HostConfig")).get("NetworkMode") == HOST_NETWORK:
+def address_of(container: Container, inspected: Mapping[str, Any], port: int, kind: str) -> str:
+    """Return the address of a running container; empty if it has none. `kind`: `published` or `own`."""
+    settings = _mapping(inspected.get("NetworkSettings"))
+    if _mapping(inspected.get("HostConfig")).get("NetworkMode") == HOST_NETWORK:
         return join_address(LOOPBACK_4, port)
-    published = "" if way == OWN else _published(_mapping(settings.get("Ports")).get(f"{port}/tcp"))
+    published = "" if kind == OWN else _published(_mapping(settings.get("Ports")).get(f"{port}/tcp"))
     return published or _own(settings, container.network, port)
 
 
 def _published(bindings: Any) -> str:
-    found = []
-    for one in bindings if isinstance(bindings, list) else []:
-        host, port = str(_mapping(one).get("HostIp") or ""), str(_mapping(one).get("HostPort") or "")
+    """Return the address of a published port, IPv4 first; empty if it is not published."""
+    addresses = []
+    for binding in bindings if isinstance(bindings, list) else []:
+        host, port = str(_mapping(binding).get("HostIp") or ""), str(_mapping(binding).get("HostPort") or "")
         if port.isdecimal() and int(port):
-            found.append(join_address({"": LOOPBACK_4, "0.0.0.0": LOOPBACK_4, "::": "::1"}.get(host, host), int(port)))
-    return min(found, key=lambda address: address.startswith("["), default="")
+            host = {"": LOOPBACK_4, "0.0.0.0": LOOPBACK_4, "::": "::1"}.get(host, host)
+            addresses.append(join_address(host, int(port)))
+    return min(addresses, key=lambda address: address.startswith("["), default="")
 
 
 def _own(settings: Mapping[str, Any], network: str, port: int) -> str:
+    """Return the container's address in its configured network, or else in any; empty if it has none."""
     networks = _mapping(settings.get("Networks"))
     first = [networks[network]] if network in networks else []
-    for one in [*first, *networks.values(), settings]:
-        address = str(_mapping(one).get("IPAddress") or "")
+    for entry in [*first, *networks.values(), settings]:
+        address = str(_mapping(entry).get("IPAddress") or "")
         if address:
             return join_address(address, port)
     return ""

@@ -45,12 +45,12 @@ class Discovered(NamedTuple):
 
 def discovered(listed: Any, taken: Mapping[str, Revision], policy_names: AbstractSet[str]) -> Discovered:
     """Return the declared revisions. `listed`: the engine's list of containers; `taken`: the file's revisions."""
-    containers = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    containers = [container for container in listed if isinstance(container, dict)] if isinstance(listed, list) else []
     found: dict[str, Found] = {}
     problems: dict[str, str] = {}
     claims = {claim: "the file" for revision in taken.values() for claim in _claims(revision)}
-    for one in sorted(containers, key=_age):
-        name, labels = _name(one), one.get("Labels")
+    for container in sorted(containers, key=_age):
+        name, labels = _name(container), container.get("Labels")
         if not name or not isinstance(labels, dict) or not is_enabled(_texts(labels)) or INSTANCE_LABEL in labels:
             continue
         try:
@@ -59,28 +59,34 @@ def discovered(listed: Any, taken: Mapping[str, Revision], policy_names: Abstrac
             more = f" ({len(error.problems)} mistakes)" if error.problems[1:] else ""
             problems[name] = error.problems[0] + more
             continue
-        made = Found(name, str(one.get("Id", "")), one.get("State") in {"running", "paused"}, revision)
-        why = _refusal(made, taken, found, claims)
+        candidate = Found(name, str(container.get("Id", "")), container.get("State") in {"running", "paused"}, revision)
+        why = _refusal(candidate, taken, found, claims)
         if why:
             problems[name] = f"container {name}: {why}"
             continue
-        found[made.key] = made
+        found[candidate.key] = candidate
         claims.update(dict.fromkeys(_claims(revision), f"the container {name}, which is older,"))
     return Discovered(found, problems)
 
 
 def _refusal(
-    made: Found, taken: Mapping[str, Revision], found: Mapping[str, Found], claims: Mapping[tuple[str, object], str]
+    candidate: Found,
+    taken: Mapping[str, Revision],
+    found: Mapping[str, Found],
+    claims: Mapping[tuple[str, object], str],
 ) -> str:
+    """Return why the candidate is left out; empty if it is not."""
     if len(found) >= DISCOVERED_MAX:
         return f"there are {DISCOVERED_MAX} older ones already"
-    if any(one.container is not None and one.container.existing == made.name for one in taken.values()):
+    named = {revision.container.existing for revision in taken.values() if revision.container is not None}
+    if candidate.name in named:
         return "the file has it as `existing` already: remove its label, or that revision"
-    if made.key in taken:
-        return f"the file has a revision {made.key}: set the label activator.name"
-    if made.key in found:
-        return f"the container {found[made.key].name} is the revision {made.key} already: set the label activator.name"
-    for claim in _claims(made.revision):
+    if candidate.key in taken:
+        return f"the file has a revision {candidate.key}: set the label activator.name"
+    if candidate.key in found:
+        other = found[candidate.key].name
+        return f"the container {other} is the revision {candidate.key} already: set the label activator.name"
+    for claim in _claims(candidate.revision):
         if claim in claims:
             return f"{claims[claim]} has the host {claim[0]} already: it is left out"
     return ""
@@ -97,13 +103,14 @@ def _match(revision: Revision) -> object:
     return None if revision.match is None else repr(revision.match)
 
 
-def _age(one: Mapping[str, Any]) -> tuple[int, str]:
-    created = one.get("Created")
-    return (created if isinstance(created, int) else 0), str(one.get("Id", ""))
+def _age(container: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the sort key: the creation time, and the identity."""
+    created = container.get("Created")
+    return (created if isinstance(created, int) else 0), str(container.get("Id", ""))
 
 
-def _name(one: Mapping[str, Any]) -> str:
-    names = one.get("Names")
+def _name(container: Mapping[str, Any]) -> str:
+    names = container.get("Names")
     first = names[0] if isinstance(names, list) and names else ""
     return str(first).removeprefix("/")[:_NAME_MAX]
 

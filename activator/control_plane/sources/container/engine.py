@@ -86,17 +86,17 @@ class Engine:
         """Return a container or an image as the engine shows it; None if it does not exist."""
         target = f"/{kind}/{name}/json"
         try:
-            found = await self.call("GET", target, timeout_s=timeout_s)
+            shown = await self.call("GET", target, timeout_s=timeout_s)
         except EngineError as error:
             if error.status == 404:
                 return None
             raise
-        if not isinstance(found, dict):
-            raise EngineError(200, f"an answer of {type(found).__name__} to {target}")
-        return found
+        if not isinstance(shown, dict):
+            raise EngineError(200, f"an answer of {type(shown).__name__} to {target}")
+        return shown
 
     async def _call(self, method: str, target: str, query: Query | None, body: Any) -> Any:
-        async with self._answered(method, target, query, body, None) as answer:
+        async with self._requested(method, target, query, body, None) as answer:
             data = await _read(answer.content)
             if answer.status >= 400:
                 raise EngineError(answer.status, message_of(data))
@@ -120,15 +120,16 @@ class Engine:
                 prefix = await self._known_prefix()
         except TimeoutError:
             raise EngineAwayError(f"the container engine at {self.path} does not answer") from None
-        async with self._answered(method, prefix + target, query, body, idle_s) as answer:
+        async with self._requested(method, prefix + target, query, body, idle_s) as answer:
             if answer.status >= 400:
                 raise EngineError(answer.status, message_of(await _read(answer.content)))
             yield answer.content
 
     @asynccontextmanager
-    async def _answered(
+    async def _requested(
         self, method: str, target: str, query: Query | None, body: Any, idle_s: float | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request; yield the answer. An error of the connection raises EngineAwayError."""
         import aiohttp
 
         if self._problem:
@@ -136,14 +137,14 @@ class Engine:
         url = f"http://engine{target}" + (f"?{urlencode(query)}" if query else "")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_s)
         try:
-            async with self._opened().request(method, url, json=body, timeout=timeout) as answer:
+            async with self._open_session().request(method, url, json=body, timeout=timeout) as answer:
                 yield answer
         except (aiohttp.ClientError, OSError) as error:
             # OSError includes the timeouts of aiohttp.
             self._prefix = ""
-            raise EngineAwayError(self._why(error)) from None
+            raise EngineAwayError(self._cause_of(error)) from None
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         import aiohttp
 
         if self._session is None:
@@ -153,16 +154,16 @@ class Engine:
 
     async def _known_prefix(self) -> str:
         if not self._prefix:
-            found = await self._call("GET", "/version", None, None)
-            if not isinstance(found, dict):
+            version = await self._call("GET", "/version", None, None)
+            if not isinstance(version, dict):
                 raise EngineError(200, "no version")
-            parts = found.get("Components")
-            names = [one.get("Name") for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
+            parts = version.get("Components")
+            names = [part.get("Name") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
             self.is_podman = "Podman Engine" in names
-            self._prefix = f"/v{version_of(found)}"
+            self._prefix = f"/v{version_of(version)}"
         return self._prefix
 
-    def _why(self, error: Exception) -> str:
+    def _cause_of(self, error: Exception) -> str:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
         if isinstance(cause, OSError) and cause.errno is not None:
             reason = f"cannot be reached: {cause.strerror}; {hint_for(self.path, cause)}"
@@ -171,9 +172,9 @@ class Engine:
         return f"the container engine at {self.path} {reason}"
 
 
-def version_of(found: dict[str, Any]) -> str:
+def version_of(answer: dict[str, Any]) -> str:
     """Return the newest version of the API that both sides support. Raises EngineError."""
-    theirs = _VERSION.fullmatch(str(found.get("ApiVersion", "")))
+    theirs = _VERSION.fullmatch(str(answer.get("ApiVersion", "")))
     if theirs is None:
         raise EngineError(200, "the server is not a container engine: it reports no API version")
     version = min((int(theirs[1]), int(theirs[2])), VERSION_NEWEST)
@@ -183,12 +184,12 @@ def version_of(found: dict[str, Any]) -> str:
 def message_of(data: bytes) -> str:
     """Return the message of an engine's error as one line of at most MESSAGE_CHARS_MAX."""
     try:
-        found = json.loads(data)
+        answer = json.loads(data)
     except (ValueError, RecursionError):
-        found = data.decode("utf-8", "replace")
-    if isinstance(found, dict):
-        found = found.get("message") or found.get("cause") or found.get("error") or "no reason given"
-    text = one_line(str(found)).strip() or "no reason given"
+        answer = data.decode("utf-8", "replace")
+    if isinstance(answer, dict):
+        answer = answer.get("message") or answer.get("cause") or answer.get("error") or "no reason given"
+    text = one_line(str(answer)).strip() or "no reason given"
     return text if len(text) <= MESSAGE_CHARS_MAX else text[: MESSAGE_CHARS_MAX - 1] + "…"
 
 

@@ -22,22 +22,22 @@ async def run_command(engine: Engine, container: str, command: Sequence[str], ti
     body = {"Cmd": list(command), "AttachStdout": True, "AttachStderr": True}
     try:
         async with asyncio.timeout(timeout_s):
-            made = await engine.call("POST", f"/containers/{container}/exec", body=body)
-            name = made.get("Id") if isinstance(made, dict) else None
+            created = await engine.call("POST", f"/containers/{container}/exec", body=body)
+            name = created.get("Id") if isinstance(created, dict) else None
             if not isinstance(name, str) or not name.isalnum():
                 raise CommandError("the engine does not name it")
             start = {"Detach": False, "Tty": False}
             async with engine.streamed("POST", f"/exec/{name}/start", body=start) as content:
                 while await content.read(_READ_BYTES):
                     pass
-            shown = await engine.call("GET", f"/exec/{name}/json")
+            inspected = await engine.call("GET", f"/exec/{name}/json")
     except TimeoutError:
         raise CommandError(f"it took longer than {timeout_s:g} s") from None
     except EngineAwayError as error:
         raise CommandError(str(error)) from None
     except EngineError as error:
         raise CommandError(error.message) from None
-    code = shown.get("ExitCode") if isinstance(shown, dict) else None
+    code = inspected.get("ExitCode") if isinstance(inspected, dict) else None
     if not isinstance(code, int):
         raise CommandError("it has no exit code yet")
     return code

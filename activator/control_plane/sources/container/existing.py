@@ -23,16 +23,16 @@ class ExistingContainer(ContainerUnit):
     async def _run(self) -> None:
         """Start or resume the container if needed; may be repeated as a whole."""
         name = self.id or self.settings.existing
-        shown = await self.engine.inspect("containers", name)
-        if shown is None:
+        inspected = await self.engine.inspect("containers", name)
+        if inspected is None:
             raise NotStartedError(f"there is no container {name}: make it, or correct `existing`")
-        found = shown.get("Id")
-        if not isinstance(found, str) or not found.isalnum():
+        container_id = inspected.get("Id")
+        if not isinstance(container_id, str) or not container_id.isalnum():
             raise NotStartedError(f"the container engine does not know the id of {name}")
-        self.id = found
-        if state_of(shown).is_paused:
+        self.id = container_id
+        if state_of(inspected).is_paused:
             await self.engine.call("POST", f"/containers/{self.id}/unpause")
-        if not state_of(shown).is_running:
+        if not state_of(inspected).is_running:
             self._is_started = True
             await self.engine.call("POST", f"/containers/{self.id}/start")
 

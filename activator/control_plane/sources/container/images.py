@@ -30,18 +30,18 @@ class Images:
 
     async def provide(self, name: str, pull: str, timeout_s: float) -> dict[str, object]:
         """Return the inspected image, pulled if needed. Raises NotStartedError, EngineAwayError."""
-        found = None if pull == "always" else await self._engine.inspect("images", name)
-        if found is None and pull != "never":
-            failure = await self._pulled(name, timeout_s)
+        image = None if pull == "always" else await self._engine.inspect("images", name)
+        if image is None and pull != "never":
+            failure = await self._shared_pull(name, timeout_s)
             if failure is not None:
                 raise failure
-            found = await self._engine.inspect("images", name)
-        if found is None:
+            image = await self._engine.inspect("images", name)
+        if image is None:
             tool = "podman" if self._engine.is_podman else "docker"
             raise NotStartedError(f"there is no image {name}: {tool} pull {name}, or correct `image`")
-        return found
+        return image
 
-    async def _pulled(self, name: str, timeout_s: float) -> _Failure:
+    async def _shared_pull(self, name: str, timeout_s: float) -> _Failure:
         """Return why the pull failed. It continues for others if this start is given up."""
         task = self._pulls.get(name)
         if task is None:
@@ -68,6 +68,7 @@ class Images:
         return None
 
     async def _follow(self, name: str) -> str:
+        """Pull the image; return the error of the engine, empty if there is none."""
         lines = JsonLines()
         query = query_of(name)
         async with self._engine.streamed("POST", "/images/create", query, idle_s=PULL_STALL_S) as content:

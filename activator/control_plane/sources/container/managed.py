@@ -16,8 +16,8 @@ from activator.control_plane.sources.container.creation import (
     INSTANCE_LABEL,
     REVISION_LABEL,
     creation_of,
+    has_own_address,
     port_of,
-    way_of,
 )
 from activator.control_plane.sources.container.engine import EngineAwayError, EngineError
 from activator.control_plane.sources.container.images import Images
@@ -73,7 +73,7 @@ class ManagedContainer(ContainerUnit):
             raise NotStartedError(f"the image {settings.image} exposes no port, or several: set `container.port`")
         labels = self._sweeper.labels | {REVISION_LABEL: self._key, IDENTITY_LABEL: self.identity}
         body = creation_of(
-            *(settings, self.port, labels, self._gpus, way_of(settings, self.context.address)),
+            *(settings, self.port, labels, self._gpus, has_own_address(settings, self.context.address)),
             *(self.engine.is_podman, os.environ),
         )
         self._sweeper.expect(self.identity)
@@ -85,50 +85,48 @@ class ManagedContainer(ContainerUnit):
     async def _create(self, body: dict[str, Any], stop_asked: asyncio.Event) -> None:
         """Create the container and set `id`; not a second time if a broken connection has cut the answer."""
         is_repeated = self._is_unanswered
-        if is_repeated and await self._or_stopped(self._is_found(), stop_asked):
+        if is_repeated and await self._unless_stopped(self._has_been_created(), stop_asked):
             return
         self._is_unanswered = True
         try:
-            made = await self._created(body, stop_asked)
+            created = await self._request_creation(body, stop_asked)
         except EngineError as error:
-            if is_repeated and await self._or_stopped(
-                self._is_found(), stop_asked
-            ):  # its creation completed after the first search
-                return
+            if is_repeated and await self._unless_stopped(self._has_been_created(), stop_asked):
+                return  # its creation completed after the first search
             if is_repeated and error.status == 409:
                 raise EngineAwayError(error.message) from None  # its name is reserved: it may still be created
             self._is_unanswered = is_repeated
             raise
-        if made is None:
+        if created is None:
             return
-        found = made.get("Id") if isinstance(made, dict) else None
-        if not isinstance(found, str) or not found.isalnum():
+        container_id = created.get("Id") if isinstance(created, dict) else None
+        if not isinstance(container_id, str) or not container_id.isalnum():
             raise EngineError(200, "the engine does not name the container that it made")
-        self.id, self._is_unanswered = found, False
-        self._log_warnings(made.get("Warnings"))
+        self.id, self._is_unanswered = container_id, False
+        self._log_warnings(created.get("Warnings"))
 
-    async def _is_found(self) -> bool:
+    async def _has_been_created(self) -> bool:
         """Set `id` if the container was created although the engine has not answered; True if so."""
-        found = await found_by_label(self.engine, self._labels())
-        if found:
-            self.id, self._is_unanswered = found[0], False
-        return bool(found)
+        ids = await found_by_label(self.engine, self._labels())
+        if ids:
+            self.id, self._is_unanswered = ids[0], False
+        return bool(ids)
 
     def _labels(self) -> list[str]:
         instance = self._sweeper.labels[INSTANCE_LABEL]
         return [f"{IDENTITY_LABEL}={self.identity}", f"{INSTANCE_LABEL}={instance}"]
 
-    async def _created(self, body: dict[str, Any], stop_asked: asyncio.Event) -> Any:
+    async def _request_creation(self, body: dict[str, Any], stop_asked: asyncio.Event) -> Any:
         """Return the engine's answer; None if the container is not needed and none comes within CREATE_ANSWER_S."""
         call = self.engine.call("POST", "/containers/create", {"name": self._name}, body)
         task = asyncio.ensure_future(call)  # noqa: TID251 - awaited or cancelled below
-        asked = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
+        no_longer_needed = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
         try:
-            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, no_longer_needed}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({task}, timeout=CREATE_ANSWER_S)
             return task.result() if task.done() else None
         finally:
-            asked.cancel()
+            no_longer_needed.cancel()
             task.cancel()
 
     def _log_warnings(self, warnings: Any) -> None:

@@ -118,10 +118,10 @@ class OutputReader:
         if since_s is not None:
             query["since"] = f"{since_s:.6f}"
         messages, holds = self._messages(), self._holds
-        pace = OutputRateLimiter(self._now)
+        limiter = OutputRateLimiter(self._now)
         async with self._engine.streamed("GET", f"/containers/{self._container}/logs", query) as content:
             while (data := await content.read(READ_BYTES)) and holds == self._holds:
                 lines = 0
                 for piece in messages.feed(data):
                     lines += self._output.feed(piece.stream, self._position.take(piece))
-                await pause(pace.wait_s(len(data), lines))
+                await pause(limiter.wait_s(len(data), lines))

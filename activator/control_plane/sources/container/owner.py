@@ -106,16 +106,16 @@ def parse_owner(label: str) -> Owner | None:
     return Owner(parts[0], parts[1], int(parts[2][:10]), parts[3], parts[4])
 
 
-async def has_ended(owner: Owner, here: Owner, is_running: IsRunning) -> bool:
-    """Return True if the owner is proven to have ended."""
-    if owner.boot != here.boot:
+async def has_ended(owner: Owner, own: Owner, is_running: IsRunning) -> bool:
+    """Return True if the owner is proven to have ended. `own`: the process that runs this code."""
+    if owner.boot != own.boot:
         # Another boot of this machine, or another machine that shares the engine: the host name decides.
-        return owner.host == here.host
-    if owner.namespace == here.namespace:
+        return owner.host == own.host
+    if owner.namespace == own.namespace:
         return not _lives(owner)
     if CONTAINER_ID.fullmatch(owner.host) is None:
         return False
-    return owner.host == here.host or not await is_running(owner.host)
+    return owner.host == own.host or not await is_running(owner.host)
 
 
 def _lives(owner: Owner) -> bool:

@@ -30,14 +30,16 @@ UNSEEN_S: Final = 5.0  # from the first check; before that nothing is connected 
 
 
 class ContainerReadiness:
-    """The readiness of one container. `shown`: the inspected container; `port`: in the container."""
+    """The readiness of one container. `inspected`: the container; `port`: in it."""
 
-    def __init__(self, unit: Unit, revision: Revision, shown: Mapping[str, Any], port: int | None, now: Now) -> None:
+    def __init__(
+        self, unit: Unit, revision: Revision, inspected: Mapping[str, Any], port: int | None, now: Now
+    ) -> None:
         assert revision.container is not None
         self._unit = unit
         self._revision = revision
         self._settings = revision.container.readiness
-        self._shown = shown
+        self._inspected = inspected
         self._port = port
         self._now = now
         self._began_s = now()
@@ -55,7 +57,7 @@ class ContainerReadiness:
                 return ""
             word = readiness.command[0]
             return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
-        test = health_test(self._shown)
+        test = health_test(self._inspected)
         if test and not readiness.http_get and readiness.grpc is None:
             if await until_command(unit, test, interval_s, timeout_s, now):
                 return ""
@@ -72,7 +74,7 @@ class ContainerReadiness:
 
     async def _accepts(self) -> bool:
         assert self._port is not None
-        listens = await asyncio.to_thread(program_listens, state_of(self._shown).process, self._port)
+        listens = await asyncio.to_thread(program_listens, state_of(self._inspected).process, self._port)
         if listens is None:
             return await stays_open(self._unit.address, HOLD_S)
         if listens:

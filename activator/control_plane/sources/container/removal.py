@@ -42,8 +42,8 @@ async def found_by_label(engine: Engine, labels: list[str]) -> list[str]:
     """Return the ids of the containers that have these labels. Raises EngineAwayError, EngineError."""
     query = {"all": "true", "filters": json.dumps({"label": labels})}
     listed = await engine.call("GET", "/containers/json", query, timeout_s=REMOVE_TIMEOUT_S)
-    names = [one.get("Id") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    return [name for name in names if isinstance(name, str) and name.isalnum()]
+    ids = [item.get("Id") for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    return [container_id for container_id in ids if isinstance(container_id, str) and container_id.isalnum()]
 
 
 async def remove(

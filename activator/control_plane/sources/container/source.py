@@ -50,7 +50,7 @@ class ContainerSource(Source):
         self._config = Config()
         self._file: dict[str, Revision] = {}  # the revisions of the file, by key
         self._found: dict[str, Found] = {}  # revisions that labels declare, by key
-        self._sets: dict[str, RevisionSet] = {}
+        self._submitted: dict[str, RevisionSet] = {}
         self.problems: dict[str, str] = {}  # by container: why it is left out
         self._watcher: Watcher | None = None
         self._task: Any = None
@@ -68,8 +68,12 @@ class ContainerSource(Source):
     def prepare(self, config: Config) -> None:
         """Set the engine, and drop replaced revisions; to be called before other sources get the file's revisions."""
         self._units.configure(config.containers)
-        for key in [key for key in self._found if key in {f"{one.namespace}/{one.name}" for one in config.revisions}]:
-            self._sets.pop(key, None)
+        for key in [
+            key
+            for key in self._found
+            if key in {f"{revision.namespace}/{revision.name}" for revision in config.revisions}
+        ]:
+            self._submitted.pop(key, None)
             self._found.pop(key)
 
     def configure(self, config: Config) -> None:
@@ -78,14 +82,14 @@ class ContainerSource(Source):
         # A reload does not make a serving activator unready: its other revisions do not depend on the engine.
         self._is_list_awaited = config.containers.discover and (self._is_list_awaited or not self._is_configured)
         self._is_configured = True
-        self._file = {f"{one.namespace}/{one.name}": one for one in config.revisions}
-        wanted = config.containers.discover or bool(self._named())
+        self._file = {f"{revision.namespace}/{revision.name}": revision for revision in config.revisions}
+        wanted = config.containers.discover or bool(self._existing_names())
         if not wanted:
             self._stop()
             self._apply(Discovered({}, {}))
             return
-        for key, one in self._found.items():
-            self._declare(key, one)  # with the settings that now apply to all revisions
+        for key, found in self._found.items():
+            self._declare(key, found)  # with the settings that now apply to all revisions
         engine = self._units.engine()
         if engine is not self._engine:
             if self._engine is not None:  # the containers of another engine are unknown
@@ -98,7 +102,7 @@ class ContainerSource(Source):
         self._watcher.expedite()
 
     def declares(self, key: str) -> bool:
-        return key in self._sets
+        return key in self._submitted
 
     def pending(self) -> list[str]:
         if not self._is_list_awaited:
@@ -107,7 +111,7 @@ class ContainerSource(Source):
         return ["the first list of containers" + (f": {problem}" if problem else "")]
 
     def resubmit(self, key: str) -> None:
-        self._submit(self._sets[key])
+        self._submit(self._submitted[key])
         self._programs.resubmit(key)
 
     def _stop(self) -> None:
@@ -115,12 +119,12 @@ class ContainerSource(Source):
             self._task.cancel()
         self._task = self._watcher = self._engine = None
 
-    def _named(self) -> dict[str, str]:
+    def _existing_names(self) -> dict[str, str]:
         """Return the containers that the file names and that are on the watched engine, by key of the revision."""
         return {
-            key: one.container.existing
-            for key, one in self._file.items()
-            if one.container is not None and one.container.existing and not one.container.engine
+            key: revision.container.existing
+            for key, revision in self._file.items()
+            if revision.container is not None and revision.container.existing and not revision.container.engine
         }
 
     # --- observed containers ---
@@ -136,12 +140,12 @@ class ContainerSource(Source):
             self._is_list_awaited = False
         else:
             self._apply(Discovered({}, {}))
-        running = {one.name for one in self._found.values() if one.is_running}
-        for name in self._named().values():
-            shown = await self._inspected(engine, name)
-            if shown is not None and state_of(shown).is_running:
+        running = {found.name for found in self._found.values() if found.is_running}
+        for name in self._existing_names().values():
+            inspected = await self._inspected(engine, name)
+            if inspected is not None and state_of(inspected).is_running:
                 running.add(name)
-        self._adopt({key: one.name for key, one in self._found.items()} | self._named(), running)
+        self._adopt({key: found.name for key, found in self._found.items()} | self._existing_names(), running)
 
     async def _inspected(self, engine: Engine, name: str) -> dict[str, Any] | None:
         try:
@@ -156,40 +160,41 @@ class ContainerSource(Source):
             if name in running and not self._programs.supervisor.fleets.of(key):
                 self._programs.load(key, None)  # until it has been idle for long enough
 
-    def _apply(self, now: Discovered) -> None:
-        for name, problem in now.problems.items():
+    def _apply(self, latest: Discovered) -> None:
+        """Declare new and changed revisions, remove the others, and log new problems."""
+        for name, problem in latest.problems.items():
             if self.problems.get(name) != problem:
                 log.warning("%s", problem)
-        for name in self.problems.keys() - now.problems.keys():
+        for name in self.problems.keys() - latest.problems.keys():
             log.info("the container %s has no problem any more", name)
-        self.problems = now.problems
+        self.problems = latest.problems
         before = self._found
-        for key in before.keys() - now.found.keys():
+        for key in before.keys() - latest.found.keys():
             self._drop(key)
-        for key, one in now.found.items():
-            if key not in before or before[key].revision != one.revision:
-                self._declare(key, one)
-        self._found = dict(now.found)
+        for key, found in latest.found.items():
+            if key not in before or before[key].revision != found.revision:
+                self._declare(key, found)
+        self._found = dict(latest.found)
 
-    def _declare(self, key: str, one: Found) -> None:
-        revision = one.revision
+    def _declare(self, key: str, found: Found) -> None:
+        revision = found.revision
         try:
             spec = resolve_revision(self._config, revision, default_name)
         except ConfigError as error:  # a page that cannot be read
-            log.warning("container %s: %s", one.name, error.problems[0])
+            log.warning("container %s: %s", found.name, error.problems[0])
             return
         # Behind all of the file: if both match a request, the file's revision is preferred.
-        made = RevisionSet(reroute(spec, order=len(self._file) + 1))
-        known = self._sets.get(key)
+        change = RevisionSet(reroute(spec, order=len(self._file) + 1))
+        known = self._submitted.get(key)
         if known is None:
-            log.info("the container %s is the revision %s for %s", one.name, key, ", ".join(revision.hosts))
-        self._sets[key] = made
-        if made != known:
-            self._submit(made)
+            log.info("the container %s is the revision %s for %s", found.name, key, ", ".join(revision.hosts))
+        self._submitted[key] = change
+        if change != known:
+            self._submit(change)
         self._programs.add_revision(key, revision)
 
     def _drop(self, key: str) -> None:
         log.info("the container of the revision %s was removed", key)
-        if self._sets.pop(key, None) is not None and key not in self._file:
+        if self._submitted.pop(key, None) is not None and key not in self._file:
             self._programs.drop_revision(key)
             self._submit(RevisionGone(key))

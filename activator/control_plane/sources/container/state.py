@@ -28,9 +28,9 @@ class ContainerState(NamedTuple):
     began: str
 
 
-def state_of(shown: Mapping[str, Any]) -> ContainerState:
+def state_of(inspected: Mapping[str, Any]) -> ContainerState:
     """Parse an inspected container."""
-    state = shown.get("State")
+    state = inspected.get("State")
     state = state if isinstance(state, dict) else {}
     code, process = state.get("ExitCode"), state.get("Pid")
     return ContainerState(
@@ -57,16 +57,16 @@ def leader_of(state: ContainerState, container: str) -> int:
         return 0
 
 
-def memory_limit(shown: Mapping[str, Any]) -> int:
+def memory_limit(inspected: Mapping[str, Any]) -> int:
     """Return the memory limit in bytes; 0: none."""
-    config = shown.get("HostConfig")
+    config = inspected.get("HostConfig")
     limit = config.get("Memory") if isinstance(config, dict) else 0
     return limit if isinstance(limit, int) else 0
 
 
-def health_test(shown: Mapping[str, Any]) -> list[str]:
+def health_test(inspected: Mapping[str, Any]) -> list[str]:
     """Return the command of the HEALTHCHECK; empty if there is none."""
-    config = shown.get("Config")
+    config = inspected.get("Config")
     check = config.get("Healthcheck") if isinstance(config, dict) else None
     test = check.get("Test") if isinstance(check, dict) else None
     words = [str(word) for word in test] if isinstance(test, list) else []

@@ -44,22 +44,22 @@ class Demultiplexer:
     def __init__(self) -> None:
         self._header = b""
         self._stream = ""
-        self._left = 0  # bytes left in the frame
+        self._frame_left = 0  # bytes left in the frame
         self._begins = False  # no byte of the frame has been read
 
     def feed(self, data: bytes) -> Iterator[Piece]:
         """Yield the pieces that `data` holds. Raises NoStreamError."""
-        place = 0
-        while place < len(data):
-            if self._left:
-                piece = data[place : place + self._left]
-                place += len(piece)
-                self._left -= len(piece)
+        position = 0
+        while position < len(data):
+            if self._frame_left:
+                piece = data[position : position + self._frame_left]
+                position += len(piece)
+                self._frame_left -= len(piece)
                 begins, self._begins = self._begins, False
-                yield Piece(self._stream, piece, begins, not self._left)
+                yield Piece(self._stream, piece, begins, not self._frame_left)
                 continue
-            taken = data[place : place + _HEADER_BYTES - len(self._header)]
-            place += len(taken)
+            taken = data[position : position + _HEADER_BYTES - len(self._header)]
+            position += len(taken)
             self._header += taken
             if len(self._header) == _HEADER_BYTES:
                 self._begin(self._header)
@@ -70,7 +70,7 @@ class Demultiplexer:
         if stream is None or header[1:4] != b"\0\0\0":
             raise NoStreamError("output that is not in frames")
         self._stream = stream
-        self._left = int.from_bytes(header[4:], "big")
+        self._frame_left = int.from_bytes(header[4:], "big")
         self._begins = True
 
 
@@ -116,8 +116,8 @@ class LogPosition:
     def restore(self, positions: Mapping[str, tuple[int, int, int]]) -> None:
         """Continue at the position that a former process of the activator has handed over."""
         for name, position in positions.items():
-            made = self._streams[name] = _StreamPosition(*position)
-            self._latest_ns = max(self._latest_ns, made.read_ns)
+            restored = self._streams[name] = _StreamPosition(*position)
+            self._latest_ns = max(self._latest_ns, restored.read_ns)
         self.resume()
 
     def resume(self) -> None:
@@ -164,14 +164,14 @@ class _StreamPosition:
             self._prefix = b""
         if self._prefix is not None:
             data = self._prefix + data
-            place = data.find(b" ", 0, _TIME_BYTES_MAX + 1)
-            if place < 0 and len(data) <= _TIME_BYTES_MAX and not piece.ends:
+            position = data.find(b" ", 0, _TIME_BYTES_MAX + 1)
+            if position < 0 and len(data) <= _TIME_BYTES_MAX and not piece.ends:
                 self._prefix = data
                 return b""
             self._prefix, self._offset = None, 0
-            time_ns = nanoseconds_of(data[: max(place, 0)])
+            time_ns = nanoseconds_of(data[: max(position, 0)])
             if time_ns:
-                data = data[place + 1 :]
+                data = data[position + 1 :]
             self._begin(time_ns)
         self._offset += len(data)
         dropped = min(self._skipped_bytes, len(data))
@@ -203,14 +203,14 @@ class _StreamPosition:
 
 def nanoseconds_of(time: bytes) -> int:
     """Return a time of RFC 3339 as Unix nanoseconds; 0 if `time` is malformed."""
-    found = _TIME.fullmatch(time)
-    if found is None:
+    match = _TIME.fullmatch(time)
+    if match is None:
         return 0
     try:
-        seconds = datetime.fromisoformat(f"{found[1].decode()}{found[3].decode()}").timestamp()
+        seconds = datetime.fromisoformat(f"{match[1].decode()}{match[3].decode()}").timestamp()
     except (ValueError, OverflowError):
         return 0
-    return int(seconds) * _SECOND_NS + int((found[2] or b"").ljust(9, b"0") or b"0")
+    return int(seconds) * _SECOND_NS + int((match[2] or b"").ljust(9, b"0") or b"0")
 
 
 class JsonLines:
@@ -238,9 +238,9 @@ class JsonLines:
         rest = line.strip()
         while rest:
             try:
-                found, place = self._decoder.raw_decode(rest)
+                decoded, position = self._decoder.raw_decode(rest)
             except (ValueError, RecursionError):
                 raise NoStreamError("a line that is not JSON") from None
-            if isinstance(found, dict):
-                yield found
-            rest = rest[place:].lstrip()
+            if isinstance(decoded, dict):
+                yield decoded
+            rest = rest[position:].lstrip()

@@ -33,7 +33,7 @@ class Sweeper:
         self._run = run
         self.labels = run.labels
         self._strays: set[str] = set()  # ids of containers that no unit knew in the last sweep
-        self._first = asyncio.Event()
+        self._swept_once = asyncio.Event()
         self.removed_total = 0
 
     def expect(self, identity: str) -> None:
@@ -46,15 +46,15 @@ class Sweeper:
 
     async def first_done(self, patience_s: float) -> None:
         """Wait for the first sweep, for at most `patience_s`."""
-        await wait_for(self._first, patience_s)
+        await wait_for(self._swept_once, patience_s)
 
     async def run(self) -> None:
         """Sweep periodically."""
-        await keep_running(self._sweep_and_rest, self._failed)
+        await keep_running(self._sweep_and_pause, self._failed)
 
-    async def _sweep_and_rest(self) -> None:
+    async def _sweep_and_pause(self) -> None:
         await self.sweep()
-        self._first.set()
+        self._swept_once.set()
         await pause(SWEEP_S)
 
     def _failed(self, error: Exception) -> float:
@@ -66,15 +66,15 @@ class Sweeper:
             log.warning("the container engine does not list its containers: %s", error)
         else:  # a bug, or an unexpected answer: the next attempt may succeed
             log.error("the containers could not be swept", exc_info=error)
-        return SWEEP_S if self._first.is_set() else SWEEP_AWAY_S
+        return SWEEP_S if self._swept_once.is_set() else SWEEP_AWAY_S
 
     async def sweep(self) -> None:
         """Remove the leftover containers. Raises EngineAwayError, EngineError."""
         query = {"all": "true", "filters": json.dumps({"label": [INSTANCE_LABEL]})}
         listed = await self._engine.call("GET", "/containers/json", query)
         strays: set[str] = set()
-        for one in listed if isinstance(listed, list) else []:
-            name, labels = one.get("Id"), one.get("Labels")
+        for container in listed if isinstance(listed, list) else []:
+            name, labels = container.get("Id"), container.get("Labels")
             if not isinstance(name, str) or not name.isalnum() or not isinstance(labels, dict):
                 continue
             if labels.get(INSTANCE_LABEL) == self._run.instance:
@@ -88,10 +88,10 @@ class Sweeper:
         self._strays = strays
 
     async def _is_running(self, container: str) -> bool:
-        shown = await self._engine.inspect("containers", container)
-        return shown is not None and state_of(shown).is_running
+        inspected = await self._engine.inspect("containers", container)
+        return inspected is not None and state_of(inspected).is_running
 
-    async def _remove(self, name: str, labels: dict[str, Any], what: str) -> None:
+    async def _remove(self, name: str, labels: dict[str, Any], origin: str) -> None:
         try:
             await self._engine.call("POST", f"/containers/{name}/kill", {"signal": "SIGKILL"})
         except EngineError as error:
@@ -100,7 +100,7 @@ class Sweeper:
             await self._engine.call("DELETE", f"/containers/{name}", {"force": "true", "v": "true"})
         except EngineError as error:
             if error.status not in (404, 409):
-                log.warning("the container %s %s cannot be removed: %s", name[:12], what, error.message)
+                log.warning("the container %s %s cannot be removed: %s", name[:12], origin, error.message)
             return
         self.removed_total += 1
-        log.info("removed the container %s of %s, %s", name[:12], labels.get(IDENTITY_LABEL, "?"), what)
+        log.info("removed the container %s of %s, %s", name[:12], labels.get(IDENTITY_LABEL, "?"), origin)

@@ -72,7 +72,7 @@ class ContainerUnit(Unit):
         self.output = Output(self.settings.readiness.log, on_line)
         self.id = ""  # the engine's id
         self.port: int | None = None  # in the container
-        self._shown: dict[str, Any] = {}  # as it was inspected last
+        self._last_inspected: dict[str, Any] = {}  # as it was inspected last
         self._ended = asyncio.Event()
         self._inspect_now = asyncio.Event()  # it may have ended: inspect it now
         self._is_started = False  # the activator has started it: an existing one may have run before
@@ -84,7 +84,7 @@ class ContainerUnit(Unit):
         self._reader: OutputReader | None = None
         self._running: list[asyncio.Task[None]] = []  # the tasks that watch it and read its output
         self.handed: HandedProgram | None = None  # it runs already: a former process of the activator hands it over
-        self._is_shown = asyncio.Event()  # it has been inspected
+        self._was_inspected = asyncio.Event()  # it has been inspected
         self._began = ""  # when it was started, as the engine shows it
         self._is_kept = asyncio.Event()  # it is not being handed over to another process of the activator
         self._is_kept.set()
@@ -111,7 +111,7 @@ class ContainerUnit(Unit):
             await self._bring_up(stop_asked)
             if not self.id or stop_asked.is_set():
                 return
-            shown = await self._patiently(lambda: self.engine.inspect("containers", self.id), stop_asked)
+            inspected = await self._patiently(lambda: self.engine.inspect("containers", self.id), stop_asked)
             if stop_asked.is_set():
                 return
         except EngineAwayError as error:
@@ -121,14 +121,14 @@ class ContainerUnit(Unit):
             # The next attempt may get another port or find it free, and an engine behind a proxy may be back.
             for_good = _PORT_TAKEN.search(error.message) is None and error.status not in {502, 503, 504}
             raise NotStartedError(f"the container cannot be started: {error.message}", for_good) from None
-        if shown is None:
+        if inspected is None:
             raise NotStartedError("the container was removed while it started", for_good=False)
-        self._show(shown)
+        self._record(inspected)
         self._find_address()
-        if self.settings.memory and not memory_limit(shown):
+        if self.settings.memory and not memory_limit(inspected):
             log.warning("%s: the container engine limits no memory: without root it needs cgroups v2", self.identity)
         log.info("started %s, container %s, at %s", self.identity, self.id[:12], self.address or "no address")
-        self._watch(since_s if self.is_borrowed else None, bool((shown.get("Config") or {}).get("Tty")))
+        self._watch(since_s if self.is_borrowed else None, bool((inspected.get("Config") or {}).get("Tty")))
 
     def _continue(self, program: HandedProgram) -> None:
         """Take over the running container. It is inspected later: a slow engine must not delay its requests."""
@@ -149,12 +149,13 @@ class ContainerUnit(Unit):
         if self._reader is not None:
             self._reader.resume()
 
-    def _show(self, shown: dict[str, Any]) -> None:
-        self._shown = shown
-        state = state_of(shown)
+    def _record(self, inspected: dict[str, Any]) -> None:
+        """Record the state in which the container was inspected."""
+        self._last_inspected = inspected
+        state = state_of(inspected)
         self.leader = leader_of(state, self.id)
         self._began = self._began or state.began
-        self._is_shown.set()
+        self._was_inspected.set()
 
     async def _patiently(
         self, step: Callable[[], Coroutine[Any, Any, T]], stop_asked: asyncio.Event, is_cancelled: bool = True
@@ -167,7 +168,7 @@ class ContainerUnit(Unit):
         until_s: float | None = None
         while not stop_asked.is_set():
             try:
-                return await (self._or_stopped(step(), stop_asked) if is_cancelled else step())
+                return await (self._unless_stopped(step(), stop_asked) if is_cancelled else step())
             except EngineAwayError as error:
                 now_s = self.context.now()
                 if until_s is None:
@@ -179,13 +180,14 @@ class ContainerUnit(Unit):
         return None
 
     def _find_address(self) -> None:
+        """Set the port and the address; raise NotStartedError if there is none."""
         if self.port is None:
-            self.port = port_of(self.settings, self._shown)
+            self.port = port_of(self.settings, self._last_inspected)
         if self.port is None:
             raise NotStartedError("its image exposes no port, or several: set `container.port`")
-        way = self.settings.address or self.context.address
-        self.address = address_of(self.settings, self._shown, self.port, way)
-        if not self.address and state_of(self._shown).is_running:
+        kind = self.settings.address or self.context.address
+        self.address = address_of(self.settings, self._last_inspected, self.port, kind)
+        if not self.address and state_of(self._last_inspected).is_running:
             raise NotStartedError(
                 f"it has no address: its port {self.port} is not published, and it has no IP address of its own"
             )
@@ -207,11 +209,11 @@ class ContainerUnit(Unit):
         is_away = is_logged = False
         while not self._ended.is_set():
             try:
-                shown = await self.engine.inspect("containers", self.id)
+                inspected = await self.engine.inspect("containers", self.id)
                 if is_away:
                     is_away = False
                     log.info("%s: the container engine answers again", self.identity)
-                if self._is_over(shown):
+                if self._is_over(inspected):
                     return
                 await self._wait()
             except EngineAwayError as error:
@@ -232,28 +234,28 @@ class ContainerUnit(Unit):
 
     async def _wait(self) -> None:
         """Wait until the container may have ended."""
-        waits = asyncio.ensure_future(self._ask_to_wait())  # noqa: TID251 - awaited or cancelled below
+        end = asyncio.ensure_future(self._wait_for_end())  # noqa: TID251 - awaited or cancelled below
         expedited = asyncio.ensure_future(self._inspect_now.wait())  # noqa: TID251 - cancelled below
         try:
-            await asyncio.wait({waits, expedited}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
-            if waits.done():
-                waits.result()
+            await asyncio.wait({end, expedited}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            if end.done():
+                end.result()
         finally:
             expedited.cancel()
-            waits.cancel()
+            end.cancel()
             self._inspect_now.clear()
 
-    async def _ask_to_wait(self) -> None:
+    async def _wait_for_end(self) -> None:
         async with self.engine.streamed("POST", f"/containers/{self.id}/wait") as content:
             await content.readany()
 
-    def _is_over(self, shown: dict[str, Any] | None) -> bool:
-        if shown is None:
+    def _is_over(self, inspected: dict[str, Any] | None) -> bool:
+        if inspected is None:
             self._has_ended("the container was removed by another program", None)
             return True
-        state = state_of(shown)
+        state = state_of(inspected)
         if state.is_running or state.is_restarting:
-            self._show(shown)
+            self._record(inspected)
             if state.began and state.began != self._began:  # its address may be another one
                 self._has_ended("the container was restarted by another program", None)
             return self._ended.is_set()
@@ -277,11 +279,11 @@ class ContainerUnit(Unit):
             return ""
         if not self._running or not self.address:
             await asyncio.Event().wait()  # it has ended already, or was given up before it ran: `exited` returns
-        if not self._is_shown.is_set():  # it was handed over
+        if not self._was_inspected.is_set():  # it was handed over
             began_s = self.context.now()
-            await wait_for(self._is_shown, timeout_s)
+            await wait_for(self._was_inspected, timeout_s)
             timeout_s = max(timeout_s - (self.context.now() - began_s), 0.0)
-        check = ContainerReadiness(self, self.revision, self._shown, self.port, self.context.now)
+        check = ContainerReadiness(self, self.revision, self._last_inspected, self.port, self.context.now)
         return await check.until_ready(timeout_s)
 
     async def exited(self) -> None:
@@ -343,20 +345,20 @@ class ContainerUnit(Unit):
 
     async def _is_paused(self) -> bool | None:
         try:
-            shown = await self.engine.inspect("containers", self.id, KILL_TIMEOUT_S)
+            inspected = await self.engine.inspect("containers", self.id, KILL_TIMEOUT_S)
         except (EngineAwayError, EngineError):
             return None
-        return None if shown is None else state_of(shown).is_paused
+        return None if inspected is None else state_of(inspected).is_paused
 
     # --- the end ---
 
     async def stop(self) -> None:
         if not self.id or self._ended.is_set() or self.is_foreign():
             return
-        shown = await self._inspected()
+        inspected = await self._try_inspect()
         if self._is_silent:
             return
-        if shown is not None and state_of(shown).is_paused:
+        if inspected is not None and state_of(inspected).is_paused:
             await self.signal("SIGCONT")  # a paused program could not react
         self._stopping = self.context.tasks.start(f"stop of {self.identity}", self._ask_to_stop())
         await asyncio.wait({self._stopping}, timeout=self.grace_s)
@@ -378,7 +380,7 @@ class ContainerUnit(Unit):
         finally:
             self._inspect_now.set()
 
-    async def _inspected(self) -> dict[str, Any] | None:
+    async def _try_inspect(self) -> dict[str, Any] | None:
         self._is_silent = False
         try:
             return await self.engine.inspect("containers", self.id, KILL_TIMEOUT_S)
@@ -389,14 +391,14 @@ class ContainerUnit(Unit):
             log.debug("%s: %s", self.identity, error)
         return None
 
-    async def _command(self, target: str, query: dict[str, str] | None, fine: tuple[int, ...]) -> str:
+    async def _command(self, target: str, query: dict[str, str] | None, accepted: tuple[int, ...]) -> str:
         """Send the engine a command; return why that failed, or an empty string."""
         try:
             await self.engine.call("POST", target, query, timeout_s=KILL_TIMEOUT_S)
         except EngineAwayError as error:
             return str(error)
         except EngineError as error:
-            return "" if error.status in fine else error.message
+            return "" if error.status in accepted else error.message
         return ""
 
     async def end_rest(self) -> None:
@@ -425,8 +427,8 @@ class ContainerUnit(Unit):
             if await wait_for(self._ended, AWAY_STEP_S):
                 return
         problem = await self._command(f"/containers/{self.id}/kill", {"signal": "SIGKILL"}, (404, 409))
-        shown = await self._inspected() if problem else None
-        if problem and (shown is None or state_of(shown).is_running):
+        inspected = await self._try_inspect() if problem else None
+        if problem and (inspected is None or state_of(inspected).is_running):
             log.warning("%s: it cannot be killed: %s", self.identity, problem)
             return
         self._inspect_now.set()
@@ -479,13 +481,13 @@ class ContainerUnit(Unit):
             task.cancel()
         self._running, self._reader, self.id = [], None, ""
 
-    async def _or_stopped(self, work: Coroutine[Any, Any, T], stop_asked: asyncio.Event) -> T | None:
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T], stop_asked: asyncio.Event) -> T | None:
         """Return the result of `work`; None if the container is no longer needed: the work is then cancelled."""
         task = asyncio.ensure_future(work)  # noqa: TID251 - awaited or cancelled below
-        asked = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
+        no_longer_needed = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
         try:
-            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, no_longer_needed}, return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else None
         finally:
-            asked.cancel()
+            no_longer_needed.cancel()
             task.cancel()

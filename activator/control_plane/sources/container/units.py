@@ -28,7 +28,7 @@ from activator.runtime.errors import ConfigError
 from activator.runtime.tasks import TaskGroupOwner
 
 
-class _Used:
+class _EngineParts:
     """One engine with its images and its sweeper."""
 
     def __init__(self, path: str, problem: str, tasks: TaskGroupOwner, reaping: Reaping, run: Run) -> None:
@@ -60,7 +60,7 @@ class ContainerUnits(Units):
         self._reaping = reaping
         self._settings = Containers()
         self._run = Run(reaping.mark, reaping.process)
-        self._used: dict[str, _Used] = {}  # by path of the socket
+        self._engines: dict[str, _EngineParts] = {}  # by path of the socket
         self._handed: list[ContainerUnit] = []  # those that a former process hands over, until they are owned
 
     def configure(self, settings: Containers) -> None:
@@ -69,52 +69,52 @@ class ContainerUnits(Units):
 
     def engine(self, named: str = "") -> Engine:
         """Return the engine of this name, or the default one."""
-        return self._use(named).engine
+        return self._parts_of(named).engine
 
-    def _use(self, named: str) -> _Used:
+    def _parts_of(self, named: str) -> _EngineParts:
         path = problem = ""
         try:
             path = engine_path(named or self._settings.engine, os.environ)
         except ConfigError as error:
             problem = error.problems[0]
-        return self._at(path, problem)
+        return self._parts_at(path, problem)
 
-    def _at(self, path: str, problem: str = "") -> _Used:
+    def _parts_at(self, path: str, problem: str = "") -> _EngineParts:
         """Return the engine whose socket has this path; with a problem, one that answers no call."""
-        used = self._used.get(path or problem)
-        if used is None:
-            used = self._used[path or problem] = _Used(path, problem, self._tasks, self._reaping, self._run)
+        parts = self._engines.get(path or problem)
+        if parts is None:
+            parts = self._engines[path or problem] = _EngineParts(path, problem, self._tasks, self._reaping, self._run)
             if self._run.owns_handed:  # else a former process may have containers that are not known here
-                used.sweep()
-        return used
+                parts.sweep()
+        return parts
 
     def sweeper_of(self, path: str) -> Sweeper:
         """Return the sweeper of the engine whose socket has this path."""
-        return self._at(path).sweeper
+        return self._parts_at(path).sweeper
 
     def known(self, revision: Revision) -> None:
         if revision.container is not None:
-            self._use(revision.container.engine)  # begins to remove the leftovers of an earlier run
+            self._parts_of(revision.container.engine)  # begins to remove the leftovers of an earlier run
 
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit:
         assert revision.container is not None
-        used, is_borrowed = self._use(revision.container.engine), bool(revision.container.existing)
-        return self._unit(used, revision, identity, self.claim_of(revision), gpus, on_line, is_borrowed)
+        parts, is_borrowed = self._parts_of(revision.container.engine), bool(revision.container.existing)
+        return self._unit(parts, revision, identity, self.claim_of(revision), gpus, on_line, is_borrowed)
 
     def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
         assert program.container is not None
-        used = self._at(program.container.engine)
+        parts = self._parts_at(program.container.engine)
         # The file may describe another kind of container by now.
         is_borrowed, claim = program.container.is_borrowed, program.container.claim
-        unit = self._unit(used, revision, program.identity, claim, program.gpus, on_line, is_borrowed)
+        unit = self._unit(parts, revision, program.identity, claim, program.gpus, on_line, is_borrowed)
         unit.handed = program
         self._handed.append(unit)
-        used.sweeper.expect(program.identity)
+        parts.sweeper.expect(program.identity)
         return unit
 
     def _unit(
         self,
-        used: _Used,
+        parts: _EngineParts,
         revision: Revision,
         identity: str,
         claim: str,
@@ -124,14 +124,14 @@ class ContainerUnits(Units):
     ) -> ContainerUnit:
         assert revision.container is not None
         context = EngineContext(
-            *(used.engine, self._tasks, self._now, self._wall_clock),
+            *(parts.engine, self._tasks, self._now, self._wall_clock),
             *(float(self._settings.patience), self._settings.address, self._run),
         )
         if is_borrowed:
             return ExistingContainer(context, revision, identity, claim, on_line)
         pull_timeout_s = float(self._settings.pull_timeout)
         return ManagedContainer(
-            *(context, used.images, used.sweeper, pull_timeout_s, revision, identity, claim, gpus, on_line)
+            *(context, parts.images, parts.sweeper, pull_timeout_s, revision, identity, claim, gpus, on_line)
         )
 
     def describe(self, programs: HandedPrograms) -> HandedPrograms:
@@ -143,15 +143,15 @@ class ContainerUnits(Units):
 
     def own(self, former: Iterable[int]) -> None:
         self._run.owns_handed = True
-        for used in self._used.values():
-            used.sweep()
+        for parts in self._engines.values():
+            parts.sweep()
         handed, self._handed = self._handed, []
         for unit in handed:
             unit.own()
 
     def detach(self) -> None:
-        for used in self._used.values():
-            used.leave()
+        for parts in self._engines.values():
+            parts.leave()
 
     def claim_of(self, revision: Revision) -> str:
         settings = revision.container
@@ -163,6 +163,6 @@ class ContainerUnits(Units):
         return f"port {settings.port}" if settings.network == HOST_NETWORK else ""
 
     async def close(self) -> None:
-        for used in self._used.values():
-            used.leave()
-            await used.engine.close()
+        for parts in self._engines.values():
+            parts.leave()
+            await parts.engine.close()

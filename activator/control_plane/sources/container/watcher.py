@@ -51,11 +51,11 @@ class Watcher:
         """Run until cancelled."""
         events = self._tasks.start("container events", keep_running(self._listen, self._listen_failed))
         try:
-            await keep_running(self._refresh_and_rest, self._refresh_failed)
+            await keep_running(self._refresh_and_pause, self._refresh_failed)
         finally:
             events.cancel()
 
-    async def _refresh_and_rest(self) -> None:
+    async def _refresh_and_pause(self) -> None:
         self._changed.clear()
         self.refreshes_total += 1
         await self._refresh()

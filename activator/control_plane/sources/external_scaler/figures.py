@@ -27,7 +27,7 @@ class _RevisionLoad:
 
     def __init__(self) -> None:
         self.windows: Windows | None = None  # from its first load on
-        self.here = 0
+        self.concurrency = 0
         self.queued = 0
         self.requests_total = -1
         self.busy_s: float | None = None  # when it last had a request
@@ -62,9 +62,9 @@ class ScalerFigures:
             panic_s = STABLE_WINDOW_S * PANIC_WINDOW_SHARE
             figures.windows = Windows(STABLE_WINDOW_S, panic_s, load.at_s, load.request_seconds, load.requests_total)
         figures.windows.observe(load)
-        figures.here = load.in_flight + load.queued
+        figures.concurrency = load.in_flight + load.queued
         figures.queued = load.queued
-        if figures.here or load.requests_total != figures.requests_total:
+        if figures.concurrency or load.requests_total != figures.requests_total:
             now_s = self._now()
             is_new = figures.busy_s is None or now_s >= figures.busy_s + ACTIVE_S
             figures.requests_total, figures.busy_s = load.requests_total, now_s
@@ -73,7 +73,7 @@ class ScalerFigures:
 
     def ask(self, key: str) -> bool:
         """Keep figures of a revision from now on; return False if it does not exist."""
-        return self._of(key) is not None
+        return self._figures_of(key) is not None
 
     def knows(self, key: str) -> bool:
         return key in self._concurrency
@@ -83,17 +83,17 @@ class ScalerFigures:
 
     def active_for_s(self, key: str) -> float:
         """Return how long the revision stays active without a request, in seconds; 0: it is not active."""
-        figures = self._of(key)
+        figures = self._figures_of(key)
         if figures is None or figures.busy_s is None:
             return 0.0
         now_s = self._now()
-        if figures.here:
+        if figures.concurrency:
             figures.busy_s = now_s
         return max(figures.busy_s + ACTIVE_S - now_s, 0.0)
 
     def value(self, key: str, metric: str) -> float:
         """Return the load by this metric."""
-        figures = self._of(key)
+        figures = self._figures_of(key)
         if figures is None or figures.windows is None:
             return 0.0
         return max(figures.windows.averages(metric, self._now()))
@@ -122,7 +122,7 @@ class ScalerFigures:
         for watcher in self._watchers.get(key, ()):
             watcher.set()
 
-    def _of(self, key: str) -> _RevisionLoad | None:
+    def _figures_of(self, key: str) -> _RevisionLoad | None:
         if key not in self._concurrency:
             return None
         return self._figures.setdefault(key, _RevisionLoad())

@@ -136,8 +136,8 @@ class ExternalScaler:
     async def _get_metrics(self, request: GetMetricsRequest) -> GetMetricsResponse:
         query = self.resolve_query(request.scaledObjectRef)
         value = self._figures.value(query.key, query.metric)
-        found = MetricValue(metricName=request.metricName, metricValue=math.ceil(value), metricValueFloat=value)
-        return GetMetricsResponse(metricValues=[found])
+        metric_value = MetricValue(metricName=request.metricName, metricValue=math.ceil(value), metricValueFloat=value)
+        return GetMetricsResponse(metricValues=[metric_value])
 
     async def _stream_is_active(self, call: grpc.aio.ServicerContext) -> None:
         key = _key(await _received(call, ScaledObjectRef))
@@ -259,5 +259,5 @@ def _number(text: str) -> float:
     return number
 
 
-def _invalid(what: str) -> RefusedCallError:
-    return RefusedCallError(grpc.StatusCode.INVALID_ARGUMENT, what)
+def _invalid(problem: str) -> RefusedCallError:
+    return RefusedCallError(grpc.StatusCode.INVALID_ARGUMENT, problem)

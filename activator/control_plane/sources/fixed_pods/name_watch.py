@@ -38,7 +38,7 @@ class NameWatch:
         label: str,
         resolve: Callable[[], Awaitable[Resolved]],
         changed: Callable[[], None],
-        places: asyncio.Semaphore,
+        permits: asyncio.Semaphore,
         now: Now,
         wait: Wait,
     ) -> None:
@@ -48,7 +48,7 @@ class NameWatch:
         self.failing_since_s = 0.0
         self._resolve = resolve
         self._changed = changed
-        self._places = places
+        self._permits = permits
         self._now = now
         self._wait = wait
         self._expedited = asyncio.Event()
@@ -58,7 +58,7 @@ class NameWatch:
         """Query once, and wait until the next query is due."""
         self._expedited.clear()
         begun_s = self._now()
-        pause_s = await self._ask(begun_s)
+        pause_s = await self._query(begun_s)
         if await self._wait(self._expedited, pause_s):
             gap_s = begun_s + NAME_EXPEDITE_GAP_S - self._now()
             if gap_s > 0.0:
@@ -75,24 +75,24 @@ class NameWatch:
             self.targets = targets
             self._changed()
 
-    async def _ask(self, begun_s: float) -> float:
+    async def _query(self, begun_s: float) -> float:
         """Query once; return how long to wait until the next query."""
         try:
-            async with self._places:
-                found = await self._resolve()
+            async with self._permits:
+                answer = await self._resolve()
         except (ResolveError, NameGoneError) as error:
             self._failed(begun_s, str(error), isinstance(error, NameGoneError))
             return self._retry.next_s()
         self._retry.reset()
         if self.problem:
             log.info("%s resolves again", self.label)
-        if found.cut:
-            log.warning("%s has too many addresses: only the first %d are used", self.label, len(found.targets))
-        if self.problem or found.targets != self.targets:
+        if answer.cut:
+            log.warning("%s has too many addresses: only the first %d are used", self.label, len(answer.targets))
+        if self.problem or answer.targets != self.targets:
             self.problem = ""
-            self.targets = found.targets
+            self.targets = answer.targets
             self._changed()
-        return found.ttl_s
+        return answer.ttl_s
 
     def _failed(self, begun_s: float, problem: str, is_gone: bool) -> None:
         if not self.problem:

@@ -40,7 +40,7 @@ PODS_FILE_YAML_BYTES_MAX: Final = 256 * KIB  # it is parsed in Python, at about 
 PODS_FILE_PODS_MAX: Final = 20_000
 
 Entries = list[str | Pod]
-FileState = tuple[int, int, int]
+FileState = tuple[int, int, int]  # inode, size, and the time of the last change in nanoseconds
 
 _END_OF_YAML: Final = b"..."
 
@@ -64,17 +64,17 @@ class Contents(NamedTuple):
 def read_pods(text: bytes) -> Entries:
     """Parse a file in JSON or YAML. Raises PodsFileError."""
     try:
-        found = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        found = _from_yaml(text)
-    if not isinstance(found, list):
-        raise PodsFileError(f"found {_kind(found)}, expected a list of pods")
-    if len(found) > PODS_FILE_PODS_MAX:
-        raise PodsFileError(f"found {len(found)} pods, expected at most {PODS_FILE_PODS_MAX}")
+        decoded = _from_yaml(text)
+    if not isinstance(decoded, list):
+        raise PodsFileError(f"found {_kind(decoded)}, expected a list of pods")
+    if len(decoded) > PODS_FILE_PODS_MAX:
+        raise PodsFileError(f"found {len(decoded)} pods, expected at most {PODS_FILE_PODS_MAX}")
     entries: Entries = []
-    for number, one in enumerate(found, 1):
+    for number, item in enumerate(decoded, 1):
         try:
-            entry = one if isinstance(one, str) else msgspec.convert(one, Pod)
+            entry = item if isinstance(item, str) else msgspec.convert(item, Pod)
         except msgspec.ValidationError as error:
             raise PodsFileError(f"entry {number}: {error}") from None
         problem = problem_with(entry)
@@ -113,8 +113,8 @@ def _from_yaml(text: bytes) -> object:
         raise PodsFileError(f"it is neither JSON nor YAML: {detail}{where}") from None
 
 
-def _kind(found: object) -> str:
-    return "nothing" if found is None else "a mapping" if isinstance(found, dict) else f'"{str(found)[:40]}"'
+def _kind(decoded: object) -> str:
+    return "nothing" if decoded is None else "a mapping" if isinstance(decoded, dict) else f'"{str(decoded)[:40]}"'
 
 
 class PodsFile:
@@ -147,35 +147,35 @@ class PodsFile:
 
     async def check(self) -> None:
         """Read the file if it has changed, and apply the content once it is complete."""
-        found = await asyncio.to_thread(_read_if_changed, self._path, self._read)
+        reading = await asyncio.to_thread(_read_if_changed, self._path, self._read)
         now_s = self._now()
-        if found is not self._read:
-            before, self._read = self._read, found
-            if found.shows_end:
+        if reading is not self._read:
+            before, self._read = self._read, reading
+            if reading.shows_end:
                 self._complete_s = now_s
             elif before is None:
-                self._complete_s = now_s + PODS_FILE_QUIET_S - self._unchanged_s(found)
-            elif not _is_replaced_by_the_same(before, found):
+                self._complete_s = now_s + PODS_FILE_QUIET_S - self._unchanged_s(reading)
+            elif not _is_replaced_by_the_same(before, reading):
                 self._complete_s = now_s + PODS_FILE_QUIET_S
-        if found is self._applied:
+        if reading is self._applied:
             if self.problem:
                 self._changed()  # the time since the first failure may matter
         elif now_s >= self._complete_s:
             is_first = self._applied is None
-            self._applied = found
-            if found.problem:
-                self._failed(found.problem)
-            elif self._wants_last_line and not found.shows_end:
+            self._applied = reading
+            if reading.problem:
+                self._failed(reading.problem)
+            elif self._wants_last_line and not reading.shows_end:
                 self._failed("the end marker `...` is missing, which the file had before: the file may be truncated")
             else:
-                self._wants_last_line = found.has_last_line
-                self._accept(found.entries, is_first)
+                self._wants_last_line = reading.has_last_line
+                self._accept(reading.entries, is_first)
 
-    def _unchanged_s(self, found: Contents) -> float:
+    def _unchanged_s(self, reading: Contents) -> float:
         """Return for how long the file had not been changed when it was read; at most PODS_FILE_QUIET_S."""
-        if found.state is None:
+        if reading.state is None:
             return 0.0
-        changed_s = found.state[2] / 1e9
+        changed_s = reading.state[2] / 1e9
         return min(max(self._wall_clock() - changed_s, 0.0), PODS_FILE_QUIET_S)
 
     def _accept(self, entries: Entries, is_first: bool) -> None:
@@ -200,8 +200,8 @@ def _read_if_changed(path: str, known: Contents | None) -> Contents:
 
     A file with a mistake is always read again: its writer may correct it without a change of size and time.
     """
-    found = _read(path, known)
-    return known if known is not None and found == known else found
+    reading = _read(path, known)
+    return known if known is not None and reading == known else reading
 
 
 def _read(path: str, known: Contents | None) -> Contents:
@@ -224,11 +224,11 @@ def _read(path: str, known: Contents | None) -> Contents:
     return Contents(state, entries, "", not is_torn and (has_last_line or _is_in_brackets(text)), has_last_line)
 
 
-def _is_replaced_by_the_same(before: Contents, found: Contents) -> bool:
+def _is_replaced_by_the_same(before: Contents, after: Contents) -> bool:
     """Return True if another file with the same list was renamed into the place of the one that was read before."""
-    if before.state is None or found.state is None or before.problem or found.problem:
+    if before.state is None or after.state is None or before.problem or after.problem:
         return False
-    return before.state[0] != found.state[0] and before.entries == found.entries
+    return before.state[0] != after.state[0] and before.entries == after.entries
 
 
 def _state_of(file: int) -> FileState:

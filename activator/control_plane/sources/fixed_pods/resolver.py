@@ -76,13 +76,13 @@ class NameResolver:
 
     async def addresses(self, host: str) -> Resolved:
         """Resolve a name. Raises ResolveError, NameGoneError."""
-        known = self._in_hosts_file(host)
-        if known:
-            return _resolved([Target(ip) for ip in known], HOSTS_TTL_S)
+        in_file = self._in_hosts_file(host)
+        if in_file:
+            return _resolved([Target(ip) for ip in in_file], HOSTS_TTL_S)
         try:
             async with asyncio.timeout(self._timeout_s):
                 for kind in ("A", "AAAA"):
-                    answer = await self._ask(host, kind)
+                    answer = await self._query(host, kind)
                     if answer.rrset:
                         targets = [Target(record.address) for record in answer.rrset]
                         return _resolved(targets, answer.chaining_result.minimum_ttl)
@@ -94,52 +94,52 @@ class NameResolver:
         """Return addresses, ports and weights of the SRV records with the lowest priority. Raises as `addresses`."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._ask(name, "SRV")
+                answer = await self._query(name, "SRV")
         except TimeoutError:
             raise ResolveError(f"the name servers did not answer in {self._timeout_s:g} s") from None
         if not answer.rrset:
             raise NameGoneError("the name has no SRV records")
-        records = sorted(answer.rrset, key=lambda one: (one.priority, one.target, one.port))
-        first = [one for one in records if one.priority == records[0].priority]
-        most = max(1, *(one.weight for one in first))
+        records = sorted(answer.rrset, key=lambda record: (record.priority, record.target, record.port))
+        first = [record for record in records if record.priority == records[0].priority]
+        most = max(1, *(record.weight for record in first))
         targets: list[Target] = []
         ttl_s = float(answer.chaining_result.minimum_ttl)
         for record in first[:SRV_RECORDS_MAX]:
             try:
-                found = await self.addresses(record.target.to_text(omit_final_dot=True))
+                resolved = await self.addresses(record.target.to_text(omit_final_dot=True))
             except NameGoneError:
                 continue
             weight = record.weight if most <= SRV_WEIGHT_MAX else record.weight * SRV_WEIGHT_MAX // most
-            targets.extend(Target(one.ip, record.port, max(weight, 1)) for one in found.targets)
-            ttl_s = min(ttl_s, found.ttl_s)
+            targets.extend(Target(target.ip, record.port, max(weight, 1)) for target in resolved.targets)
+            ttl_s = min(ttl_s, resolved.ttl_s)
         if not targets:
             raise NameGoneError("no target of its SRV records has an address")
         return _resolved(targets, ttl_s, len(first) > SRV_RECORDS_MAX)
 
-    async def _ask(self, name: str, kind: str) -> Answer:
+    async def _query(self, name: str, kind: str) -> Answer:
         from dns.exception import DNSException  # dnspython is imported only if there are names
         from dns.resolver import NXDOMAIN, YXDOMAIN, LifetimeTimeout, NoNameservers
 
         try:
-            resolver = self._made()
+            resolver = self._current_resolver()
             return await resolver.resolve(name, kind, raise_on_no_answer=False, lifetime=self._timeout_s)
         except NXDOMAIN:
             raise NameGoneError("there is no such name (NXDOMAIN)") from None
         except LifetimeTimeout:
             raise ResolveError(f"the name servers did not answer in {self._timeout_s:g} s") from None
         except NoNameservers as error:
-            raise ResolveError(_words_of(error)) from None
+            raise ResolveError(_errors_of(error)) from None
         except (DNSException, YXDOMAIN, OSError, ValueError) as error:
             raise ResolveError(f"{type(error).__name__}: {error}") from None
 
-    def _made(self) -> Resolver:
+    def _current_resolver(self) -> Resolver:
         """Return the resolver, with the system's file as it is now."""
         from dns.asyncresolver import Resolver
 
         if self._servers:
             if self._resolver is None:
                 self._resolver = Resolver(configure=False)
-                self._resolver.nameservers = [_server(one) for one in self._servers]
+                self._resolver.nameservers = [_server(server) for server in self._servers]
         elif self._has_changed(self._resolv_conf) or self._resolver is None:
             self._resolver = Resolver(self._resolv_conf)
         return self._resolver
@@ -148,8 +148,8 @@ class NameResolver:
         if self._has_changed(self._hosts_file):
             self._hosts = _read_hosts(self._hosts_file)
         name = host.rstrip(".").lower()
-        found = self._hosts.get(name, ["127.0.0.1"] if name == "localhost" else [])
-        return [ip for ip in found if ":" not in ip] or found
+        addresses = self._hosts.get(name, ["127.0.0.1"] if name == "localhost" else [])
+        return [ip for ip in addresses if ":" not in ip] or addresses
 
     def _has_changed(self, path: str) -> bool:
         try:
@@ -164,9 +164,9 @@ class NameResolver:
 
 
 def _resolved(targets: list[Target], ttl_s: float, cut: bool = False) -> Resolved:
-    found = tuple(sorted(dict.fromkeys(targets)))
-    cut = cut or len(found) > NAME_ADDRESSES_MAX
-    return Resolved(found[:NAME_ADDRESSES_MAX], min(max(float(ttl_s), TTL_MIN_S), TTL_MAX_S), cut)
+    unique = tuple(sorted(dict.fromkeys(targets)))
+    cut = cut or len(unique) > NAME_ADDRESSES_MAX
+    return Resolved(unique[:NAME_ADDRESSES_MAX], min(max(float(ttl_s), TTL_MIN_S), TTL_MAX_S), cut)
 
 
 def _server(text: str) -> Nameserver:
@@ -176,10 +176,10 @@ def _server(text: str) -> Nameserver:
     return Do53Nameserver(host.strip("[]"), int(port))
 
 
-def _words_of(error: Exception) -> str:
+def _errors_of(error: Exception) -> str:
     """Return the errors of the servers as one short line."""
     answers = getattr(error, "kwargs", {}).get("errors", [])
-    answered = sorted({str(one[3]) for one in answers if len(one) > 3})
+    answered = sorted({str(answer[3]) for answer in answers if len(answer) > 3})
     return "the name servers answered " + ", ".join(answered)[:200] if answered else "no name server answered"
 
 
@@ -189,13 +189,13 @@ def _read_hosts(path: str) -> dict[str, list[str]]:
             text = file.read(HOSTS_BYTES_MAX)
     except OSError:
         return {}
-    found: dict[str, list[str]] = {}
+    addresses: dict[str, list[str]] = {}
     for line in text.splitlines():
         words = line.partition("#")[0].split()
         if len(words) > 1 and _is_ip(words[0]):
             for name in words[1:]:
-                found.setdefault(name.rstrip(".").lower(), []).append(words[0])
-    return found
+                addresses.setdefault(name.rstrip(".").lower(), []).append(words[0])
+    return addresses
 
 
 def _is_ip(text: str) -> bool:

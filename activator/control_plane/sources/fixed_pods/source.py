@@ -49,7 +49,9 @@ class _Name(NamedTuple):
     port: int
 
 
-class _Revision:
+class _Parts:
+    """The parts from which the pods of one revision come."""
+
     def __init__(self, fixed: Entries, path: str) -> None:
         self.fixed = fixed
         self.path = path
@@ -60,7 +62,7 @@ class _Revision:
 
 
 class FixedPods:
-    """The fixed pods. `changed(key, are_others)` is called when a revision's pods, or else its cause, have changed."""
+    """The fixed pods. `changed(key, new_pods)` is called when a revision's pods, or else its cause, have changed."""
 
     def __init__(
         self,
@@ -79,58 +81,58 @@ class FixedPods:
         self.resolver = resolver
         self._wall_clock = wall_clock
         self._wait = wait
-        self._places = asyncio.Semaphore(NAMES_AT_ONCE_MAX)
-        self._revisions: dict[str, _Revision] = {}
+        self._permits = asyncio.Semaphore(NAMES_AT_ONCE_MAX)
+        self._revisions: dict[str, _Parts] = {}
         self._former: dict[_Name, tuple[Target, ...]] = {}  # the answers of a former process
         self._former_until_s = 0.0
 
     def set_revision(self, key: str, revision: Revision) -> None:
         """Add or replace a revision."""
-        known = self._revisions.get(key)
-        if known is None:
-            known = self._revisions[key] = _Revision([], "")
-        known.fixed = revision.pods
-        if known.path != revision.pods_file:
-            self._end(known, known.path)
-            known.path, known.file = revision.pods_file, None
-            if known.path:
-                label = f"{key}: the pods_file {known.path}"
+        parts = self._revisions.get(key)
+        if parts is None:
+            parts = self._revisions[key] = _Parts([], "")
+        parts.fixed = revision.pods
+        if parts.path != revision.pods_file:
+            self._end(parts, parts.path)
+            parts.path, parts.file = revision.pods_file, None
+            if parts.path:
+                label = f"{key}: the pods_file {parts.path}"
                 changed = partial(self._submit_changed, key)
-                known.file = PodsFile(label, known.path, changed, self._now, self._wait, self._wall_clock)
-                known.tasks[known.path] = self._tasks.keep_running("pods file", known.file.step)
-        known.submitted = None
+                parts.file = PodsFile(label, parts.path, changed, self._now, self._wait, self._wall_clock)
+                parts.tasks[parts.path] = self._tasks.keep_running("pods file", parts.file.step)
+        parts.submitted = None
         self._submit_changed(key)
 
     def drop_revision(self, key: str) -> None:
-        known = self._revisions.pop(key, None)
-        if known is not None:
-            for what in list(known.tasks):
-                self._end(known, what)
+        parts = self._revisions.pop(key, None)
+        if parts is not None:
+            for name in list(parts.tasks):
+                self._end(parts, name)
 
     def has_pods(self, key: str) -> bool:
         """Return True if the revision is configured with fixed pods."""
-        known = self._revisions.get(key)
-        return known is not None and bool(known.fixed or known.path)
+        parts = self._revisions.get(key)
+        return parts is not None and bool(parts.fixed or parts.path)
 
     def handed(self) -> tuple[HandedName, ...]:
         """Return the last answers for all names that have addresses."""
-        found = {
+        answers = {
             name: watch.targets
-            for known in self._revisions.values()
-            for name, watch in known.names.items()
+            for parts in self._revisions.values()
+            for name, watch in parts.names.items()
             if watch.targets
         }
-        return tuple([HandedName(name.host, name.port, targets) for name, targets in found.items()])
+        return tuple([HandedName(name.host, name.port, targets) for name, targets in answers.items()])
 
     def restore(self, names: Iterable[HandedName]) -> None:
         """Continue with the answers of a former process where no query has been answered yet.
 
         They also serve names of files that are read within FORMER_S.
         """
-        self._former = {_Name(one.host, one.port): one.targets for one in names}
+        self._former = {_Name(handed.host, handed.port): handed.targets for handed in names}
         self._former_until_s = self._now() + FORMER_S
-        for known in list(self._revisions.values()):
-            for name, watch in known.names.items():
+        for parts in list(self._revisions.values()):
+            for name, watch in parts.names.items():
                 watch.restore(self._former.get(name, ()))
 
     def resubmit(self, key: str) -> None:
@@ -138,31 +140,33 @@ class FixedPods:
 
     def expedite(self, key: str) -> None:
         """Query failing names of a revision without pods soon: requests wait for it."""
-        known = self._revisions.get(key)
-        if known is not None and known.names and not (known.submitted and known.submitted.pods):
-            for watch in known.names.values():
+        parts = self._revisions.get(key)
+        if parts is not None and parts.names and not (parts.submitted and parts.submitted.pods):
+            for watch in parts.names.values():
                 watch.expedite()
 
     def cause_of(self, key: str) -> Failing | None:
         """Return why the revision has no pods; None if it has some, or nothing fails."""
-        known = self._revisions.get(key)
-        if known is None or (known.submitted is not None and known.submitted.pods):
+        parts = self._revisions.get(key)
+        if parts is None or (parts.submitted is not None and parts.submitted.pods):
             return None
-        return min((Failing(one.failing_since_s, _problem_of(one)) for one in self._bad(known)), default=None)
+        return min(
+            (Failing(part.failing_since_s, _problem_of(part)) for part in self._failing_parts(parts)), default=None
+        )
 
     def problems(self, key: str) -> list[str]:
         """Return the problems of its failing names and files, whether it has pods or not; for people."""
-        known = self._revisions.get(key)
-        return [] if known is None else [_problem_of(one) for one in self._bad(known)]
+        parts = self._revisions.get(key)
+        return [] if parts is None else [_problem_of(part) for part in self._failing_parts(parts)]
 
     def listed(self, key: str) -> PodsListed:
         """Return all of its pods as one list."""
-        known = self._revisions.get(key)
+        parts = self._revisions.get(key)
         pods: dict[str, ObservedPod] = {}
-        if known is not None:
-            for entry in self._entries(known):
+        if parts is not None:
+            for entry in self._entries(parts):
                 zone = "" if isinstance(entry, str) else entry.zone
-                for address, weight in self._addresses(known, entry):
+                for address, weight in self._addresses(parts, entry):
                     if address not in pods:
                         pods[address] = ObservedPod(
                             key, SOURCE, address, address, PodStatus.PENDING, True, weight, zone=zone
@@ -171,56 +175,59 @@ class FixedPods:
 
     # --- within ---
 
-    def _bad(self, known: _Revision) -> list[NameWatch | PodsFile]:
-        parts: list[NameWatch | PodsFile] = [*known.names.values()]
-        if known.file is not None:
-            parts.append(known.file)
-        return [one for one in parts if one.problem]
+    def _failing_parts(self, parts: _Parts) -> list[NameWatch | PodsFile]:
+        watched: list[NameWatch | PodsFile] = [*parts.names.values()]
+        if parts.file is not None:
+            watched.append(parts.file)
+        return [part for part in watched if part.problem]
 
-    def _entries(self, known: _Revision) -> Entries:
-        return known.fixed if known.file is None else [*known.fixed, *known.file.entries]
+    def _entries(self, parts: _Parts) -> Entries:
+        return parts.fixed if parts.file is None else [*parts.fixed, *parts.file.entries]
 
-    def _addresses(self, known: _Revision, entry: str | Pod) -> list[tuple[str, int]]:
+    def _addresses(self, parts: _Parts, entry: str | Pod) -> list[tuple[str, int]]:
         name = _name_of(entry)
         if name is None:
             assert isinstance(entry, str) or entry.address
             address, weight = (entry, 1) if isinstance(entry, str) else (entry.address, entry.weight)
             return [(canonical(address), weight)]
-        watch = known.names.get(name)
+        watch = parts.names.get(name)
         own = 1 if isinstance(entry, str) else entry.weight
         targets = () if watch is None else watch.targets
-        return [(join_address(one.ip, one.port or name.port), one.weight if not name.port else own) for one in targets]
+        return [
+            (join_address(target.ip, target.port or name.port), target.weight if not name.port else own)
+            for target in targets
+        ]
 
     def _submit_changed(self, key: str) -> None:
         """Submit the pods of a revision if they have changed; to be called when a part has changed."""
-        known = self._revisions.get(key)
-        if known is None:
+        parts = self._revisions.get(key)
+        if parts is None:
             return  # the call is from a task that is being cancelled
-        self._watch_names(key, known)
+        self._watch_names(key, parts)
         listed = self.listed(key)
-        are_others = listed != known.submitted
-        if are_others:
-            known.submitted = listed
+        new_pods = listed != parts.submitted
+        if new_pods:
+            parts.submitted = listed
             self._submit(listed)
-        self._changed(key, are_others)
+        self._changed(key, new_pods)
 
-    def _watch_names(self, key: str, known: _Revision) -> None:
-        wanted = {name for entry in self._entries(known) if (name := _name_of(entry)) is not None}
-        for name in [one for one in known.names if one not in wanted]:
-            del known.names[name]
-            self._end(known, name)
-        for name in wanted - known.names.keys():
-            shown = f"{name.host}:{name.port}" if name.port else f"SRV {name.host}"
+    def _watch_names(self, key: str, parts: _Parts) -> None:
+        wanted = {name for entry in self._entries(parts) if (name := _name_of(entry)) is not None}
+        for name in [known for known in parts.names if known not in wanted]:
+            del parts.names[name]
+            self._end(parts, name)
+        for name in wanted - parts.names.keys():
+            query = f"{name.host}:{name.port}" if name.port else f"SRV {name.host}"
             ask = partial(self.resolver.addresses if name.port else self.resolver.services, name.host)
             changed = partial(self._submit_changed, key)
-            watch = NameWatch(f"{key}: {shown}", ask, changed, self._places, self._now, self._wait)
+            watch = NameWatch(f"{key}: {query}", ask, changed, self._permits, self._now, self._wait)
             if self._now() < self._former_until_s:
                 watch.targets = self._former.get(name, ())
-            known.names[name] = watch
-            known.tasks[name] = self._tasks.keep_running("name", watch.step)
+            parts.names[name] = watch
+            parts.tasks[name] = self._tasks.keep_running("name", watch.step)
 
-    def _end(self, known: _Revision, what: object) -> None:
-        task = known.tasks.pop(what, None)
+    def _end(self, parts: _Parts, name: object) -> None:
+        task = parts.tasks.pop(name, None)
         if task is not None:
             task.cancel()
 

@@ -53,9 +53,9 @@ def failure_of(revision: Revision) -> RevisionFailure | None:
     failed = {one.type: one for one in revision.status.conditions or [] if one.status == "False"}
     for kind in (_CONTAINER, _RESOURCES):
         if kind in failed:
-            found = _failure(failed[kind], kind == _CONTAINER)
-            if found is not None:
-                return found
+            failure = _failure(failed[kind], kind == _CONTAINER)
+            if failure is not None:
+                return failure
     ready = failed.get(_READY)  # its reason is that of the first other condition that failed
     if ready is not None and not failed.keys() & {_CONTAINER, _RESOURCES}:
         return _failure(ready, ready.reason.startswith(_EXIT_CODE))
@@ -65,22 +65,23 @@ def failure_of(revision: Revision) -> RevisionFailure | None:
 def _failure(condition: Condition, is_container: bool) -> RevisionFailure | None:
     reason = condition.reason
     if reason == _IMAGE_MISSING:
-        return _made(condition, "its image is not available", True)
+        return _explained(condition, "its image is not available", True)
     if is_container:
         cause = "its container exits" if reason.startswith(_EXIT_CODE) else "its container is not healthy"
-        return _made(condition, cause, False)
+        return _explained(condition, cause, False)
     if reason in _WAITING:
         return None
     if reason in _PULLING:
-        return _made(condition, "its image cannot be pulled", True)
+        return _explained(condition, "its image cannot be pulled", True)
     if reason == _NOT_OWNED:
-        return _made(condition, "an object that it needs belongs to another owner", True)
+        return _explained(condition, "an object that it needs belongs to another owner", True)
     if reason == _TOO_SLOW:
-        return _made(condition, "its pods were not ready in time", True)
-    return _made(condition, "its pods cannot start", True)  # the reason of a container, after the progress deadline
+        return _explained(condition, "its pods were not ready in time", True)
+    # The reason of a container, after the progress deadline.
+    return _explained(condition, "its pods cannot start", True)
 
 
-def _made(condition: Condition, cause: str, is_certain: bool) -> RevisionFailure:
+def _explained(condition: Condition, cause: str, is_certain: bool) -> RevisionFailure:
     reason = condition.reason[:_REASON_MAX]
     word = f" ({reason})" if reason.isascii() and reason.isalnum() else ""
     return RevisionFailure(cause + word, " ".join(condition.message[:_MESSAGE_MAX].split()), is_certain)

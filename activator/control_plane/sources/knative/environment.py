@@ -51,7 +51,7 @@ def is_knative(environ: Mapping[str, str]) -> bool:
 def read_environment(environ: Mapping[str, str], resolv_conf: Path = _RESOLV_CONF) -> KnativeEnvironment:
     """Read the environment; raise ConfigError with a line per mistake."""
     reader = _Reader(environ)
-    found = KnativeEnvironment(
+    environment = KnativeEnvironment(
         pod_name=reader.required("POD_NAME"),
         pod_ip=reader.address("POD_IP"),
         system_namespace=reader.required("SYSTEM_NAMESPACE"),
@@ -69,10 +69,12 @@ def read_environment(environ: Mapping[str, str], resolv_conf: Path = _RESOLV_CON
     )
     if reader.problems:
         raise ConfigError(reader.problems)
-    return found
+    return environment
 
 
 class _Reader:
+    """Reads variables; a mistake is added to `problems`, and the default is returned."""
+
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self.problems: list[str] = []

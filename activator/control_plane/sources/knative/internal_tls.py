@@ -79,9 +79,9 @@ class InternalTls:
 
     def bundle(self, name: str, data: Mapping[str, str]) -> None:
         """Set the content of a ConfigMap with the label; empty: it was removed."""
-        known = "\n".join(_usable(f"ConfigMap {name}", pem) for pem in data.values())
-        if known.strip():
-            self._bundles[name] = known
+        usable = "\n".join(_usable(f"ConfigMap {name}", pem) for pem in data.values())
+        if usable.strip():
+            self._bundles[name] = usable
         elif name in self._bundles:
             del self._bundles[name]
         else:
@@ -91,8 +91,8 @@ class InternalTls:
     # --- within ---
 
     def _all_authorities(self) -> str:
-        known = [self._authorities, *(self._bundles[name] for name in sorted(self._bundles))]
-        return "\n".join(pem for pem in known if pem)
+        parts = [self._authorities, *(self._bundles[name] for name in sorted(self._bundles))]
+        return "\n".join(pem for pem in parts if pem)
 
     def _authorities_changed(self) -> None:
         if self._all_authorities():

@@ -20,7 +20,7 @@ class KnownPods:
     def __init__(self) -> None:
         self.ready: dict[str, str] = {}  # ready for Kubernetes and not terminating: identity → address
         self._backends: dict[str, Backend] = {}
-        self._at: dict[str, tuple[str, ...]] = {}  # identities by address; nearly always one
+        self._by_address: dict[str, tuple[str, ...]] = {}  # identities by address; nearly always one
         self._flips: dict[str, int] = {}
         self._was_ready: dict[str, bool] = {}
         self._doubted: dict[str, None] = {}  # pods with a flip that no endpoint shows
@@ -40,63 +40,65 @@ class KnownPods:
 
     def at(self, address: str) -> tuple[str, ...]:
         """Return the identities of the pods at an address."""
-        return self._at.get(address, ())
+        return self._by_address.get(address, ())
 
     def flips(self, identity: str) -> int:
         return self._flips[identity]
 
     def read_all(self, backends: Mapping[str, Backend], with_tls: bool) -> None:
         """Replace all pods with these."""
-        self._backends, self._at, self.ready, self._doubted = {}, {}, {}, {}
+        self._backends, self._by_address, self.ready, self._doubted = {}, {}, {}, {}
         for identity in [identity for identity in self._flips if identity not in backends]:
             del self._flips[identity], self._was_ready[identity]
         self.read(backends, with_tls)
 
     def read(self, backends: Mapping[str, Backend | None], with_tls: bool) -> dict[str, None]:
         """Update these pods; None: removed. Return the identities of all pods that may have changed."""
-        for identity, one in backends.items():
+        for identity, reported in backends.items():
             before = self._backends.get(identity)
-            now = one._replace(address=with_port(one.address, _TLS_PORT)) if one is not None and with_tls else one
-            if before is not None and (now is None or now.address != before.address):
-                self._leave(before)
+            after = reported
+            if reported is not None and with_tls:
+                after = reported._replace(address=with_port(reported.address, _TLS_PORT))
+            if before is not None and (after is None or after.address != before.address):
+                self._remove(before)
                 before = None
-            if now is None:
+            if after is None:
                 self._flips.pop(identity, None)
                 self._was_ready.pop(identity, None)
                 self.ready.pop(identity, None)
                 continue
             if before is None:
-                self._at[now.address] = (*self.at(now.address), identity)
-            self._backends[identity] = now
-            self._note_readiness(now)
+                self._by_address[after.address] = (*self.at(after.address), identity)
+            self._backends[identity] = after
+            self._note_readiness(after)
         doubted, self._doubted = self._doubted, {}
         return dict.fromkeys(backends) | doubted
 
     def events_lost(self, backends: Iterable[Backend]) -> None:
         """Record that events of these pods were lost, and that this is their present state."""
-        for one in backends:
-            if one.ready and self._was_ready.get(one.identity, False):
-                self._flips[one.identity] += 1
-                self._doubted[one.identity] = None
+        for backend in backends:
+            if backend.ready and self._was_ready.get(backend.identity, False):
+                self._flips[backend.identity] += 1
+                self._doubted[backend.identity] = None
 
-    def _leave(self, one: Backend) -> None:
-        del self._backends[one.identity]
-        others = tuple([other for other in self._at[one.address] if other != one.identity])
+    def _remove(self, backend: Backend) -> None:
+        del self._backends[backend.identity]
+        others = tuple([other for other in self._by_address[backend.address] if other != backend.identity])
         if others:
-            self._at[one.address] = others
+            self._by_address[backend.address] = others
         else:
-            del self._at[one.address]
+            del self._by_address[backend.address]
 
-    def _note_readiness(self, one: Backend) -> None:
-        flips = self._flips.get(one.identity, 0)
-        if self._was_ready.get(one.identity, False) and not one.ready and not one.terminating:
+    def _note_readiness(self, backend: Backend) -> None:
+        flips = self._flips.get(backend.identity, 0)
+        if self._was_ready.get(backend.identity, False) and not backend.ready and not backend.terminating:
             flips += 1
-        self._flips[one.identity] = flips
-        self._was_ready[one.identity] = one.ready
-        if one.ready and not one.terminating:
-            self.ready[one.identity] = one.address
+        self._flips[backend.identity] = flips
+        self._was_ready[backend.identity] = backend.ready
+        if backend.ready and not backend.terminating:
+            self.ready[backend.identity] = backend.address
         else:
-            self.ready.pop(one.identity, None)
+            self.ready.pop(backend.identity, None)
 
 
 def with_port(address: str, port: int) -> str:

@@ -152,10 +152,10 @@ class MeshFallback:
         if settings.mesh_mode == MESH_ENABLED:
             return backends.ready_pods > 0 and not backends.service_answers()
         if settings.mesh_mode != MESH_AUTO or settings.passes_through:
-            self._end(backends)
+            self._end_fallback(backends)
             return False
         if self._answers.has_pod(backends.key):
-            self._end(backends)
+            self._end_fallback(backends)
             return False
         return backends.ready_pods > 0 and not (backends.by_service and backends.service_answers())
 
@@ -177,7 +177,7 @@ class MeshFallback:
             )
             is_current = self._unanswered.get(key) is unanswered and self._source.revisions.get(key) is backends
             if backends is not None and answers and is_current:
-                self._answered(backends, address)
+                self._use_service(backends, address)
         finally:
             self._asked_now -= 1
             step_s = grown_s(MESH_STEP_MIN_S, unanswered.asked, MESH_STEP_MAX_S)
@@ -191,10 +191,11 @@ class MeshFallback:
         pods: list[str] = []
         if not unanswered.is_known:
             pods = list(islice(backends.ready_addresses(), MESH_PODS_ASKED_MAX))
-        service, *others = await asyncio.gather(*(self._probe(one) for one in (address, *pods)))
+        service, *others = await asyncio.gather(*(self._probe(asked) for asked in (address, *pods)))
         return service == _QUEUE_PROXY and all(status in _MESH_STATUSES for status, _ in others)
 
-    def _answered(self, backends: RevisionBackends, address: str) -> None:
+    def _use_service(self, backends: RevisionBackends, address: str) -> None:
+        """Send the requests to the Service, which has answered at this address, if they still need it."""
         if not self._wants_service(backends) or backends.cluster_address() != address:
             return
         if self._source.settings.mesh_mode == MESH_AUTO and not backends.by_service:
@@ -208,7 +209,7 @@ class MeshFallback:
         backends.answered_address = address
         self._source.mark(backends.key)
 
-    def _end(self, backends: RevisionBackends) -> None:
+    def _end_fallback(self, backends: RevisionBackends) -> None:
         if backends.by_service:
             backends.by_service = False
             log.info("requests of %s go to its pods again, no longer to its Service", backends.key)

@@ -221,8 +221,6 @@ class KnativeMode(ClusterMode):
     def resubmit(self, key: str) -> None:
         self.source.relist(key)
 
-    # --- within ---
-
     # --- from the source (`KnativeListener`) ---
 
     def worked_out(self, key: str) -> None:

@@ -26,7 +26,7 @@ REVISION_LABEL: Final = "serving.knative.dev/revision"
 PRIVATE: Final = "Private"
 PUBLIC: Final = "Public"
 
-Of = Callable[[str], RevisionBackends]  # returns the revision of this key, created if necessary, and marks it
+RevisionFor = Callable[[str], RevisionBackends]  # returns the revision of this key, created if necessary, and marks it
 ByKey = Callable[[str], None]
 
 
@@ -41,37 +41,37 @@ class _Objects:
 
 
 class RevisionObjects(_Objects):
-    def __init__(self, of: Of, removed: ByKey) -> None:
-        self._of = of
+    def __init__(self, revision_for: RevisionFor, removed: ByKey) -> None:
+        self._revision_for = revision_for
         self._removed = removed
 
     def changed(self, old: Revision | None, new: Revision) -> None:
-        self._of(_key(new)).revision = new
+        self._revision_for(_key(new)).revision = new
 
     def removed(self, old: Revision) -> None:
         self._removed(_key(old))
 
 
-class _OfServices(_Objects):
+class _ServicesHandler(_Objects):
     """The objects of a revision's Services. `forget_if_empty` drops the revision if nothing of it is left."""
 
-    def __init__(self, of: Of, forget_if_empty: ByKey) -> None:
-        self._of = of
+    def __init__(self, revision_for: RevisionFor, forget_if_empty: ByKey) -> None:
+        self._revision_for = revision_for
         self._forget_if_empty = forget_if_empty
 
-    def _side(self, one: KubeObject) -> ServiceBackends | None:
+    def _service_of(self, item: KubeObject) -> ServiceBackends | None:
         """Return the Service that an object with endpoints belongs to; None: none."""
-        key, kind = _side_key(one)
+        key, kind = _service_key(item)
         if not key:
             return None
         if kind == PRIVATE:
-            return self._of(key).private
+            return self._revision_for(key).private
         if kind == PUBLIC:
-            return self._of(key).public
+            return self._revision_for(key).public
         return None
 
 
-class ServiceObjects(_OfServices):
+class ServiceObjects(_ServicesHandler):
     """Private Services, for their addresses."""
 
     def changed(self, old: Service | None, new: Service) -> None:
@@ -79,53 +79,53 @@ class ServiceObjects(_OfServices):
         if old is not None and _labelled_key(old) != key:
             self.removed(old)
         if key:
-            self._of(key).services[new.metadata.name] = new
+            self._revision_for(key).services[new.metadata.name] = new
 
     def removed(self, old: Service) -> None:
         key = _labelled_key(old)
         if key:
-            self._of(key).services.pop(old.metadata.name, None)
+            self._revision_for(key).services.pop(old.metadata.name, None)
             self._forget_if_empty(key)
 
 
-class SliceObjects(_OfServices):
+class SliceObjects(_ServicesHandler):
     def changed(self, old: EndpointSlice | None, new: EndpointSlice) -> None:
-        if old is not None and _side_key(old) != _side_key(new):
+        if old is not None and _service_key(old) != _service_key(new):
             self.removed(old)
-        side = self._side(new)
-        if side is not None:
-            side.put_slice(new)
+        service = self._service_of(new)
+        if service is not None:
+            service.put_slice(new)
 
     def removed(self, old: EndpointSlice) -> None:
-        side = self._side(old)
-        if side is not None:
-            side.drop_slice(old.metadata.name)
+        service = self._service_of(old)
+        if service is not None:
+            service.drop_slice(old.metadata.name)
             self._forget_if_empty(_labelled_key(old))
 
     def resync(self, new: EndpointSlice) -> None:
-        key, kind = _side_key(new)
+        key, kind = _service_key(new)
         if key and kind == PRIVATE:
-            self._of(key).events_lost([new], [])
+            self._revision_for(key).events_lost([new], [])
 
 
-class EndpointsObjects(_OfServices):
+class EndpointsObjects(_ServicesHandler):
     def changed(self, old: Endpoints | None, new: Endpoints) -> None:
-        if old is not None and _side_key(old) != _side_key(new):
+        if old is not None and _service_key(old) != _service_key(new):
             self.removed(old)
-        side = self._side(new)
-        if side is not None:
-            side.put_endpoints(new)
+        service = self._service_of(new)
+        if service is not None:
+            service.put_endpoints(new)
 
     def removed(self, old: Endpoints) -> None:
-        side = self._side(old)
-        if side is not None:
-            side.drop_endpoints(old.metadata.name)
+        service = self._service_of(old)
+        if service is not None:
+            service.drop_endpoints(old.metadata.name)
             self._forget_if_empty(_labelled_key(old))
 
     def resync(self, new: Endpoints) -> None:
-        key, kind = _side_key(new)
+        key, kind = _service_key(new)
         if key and kind == PRIVATE:
-            self._of(key).events_lost([], [new])
+            self._revision_for(key).events_lost([], [new])
 
 
 class ConfigObjects(_Objects):
@@ -141,15 +141,15 @@ class ConfigObjects(_Objects):
         self._configured(old.metadata.name, {})
 
 
-def _key(one: KubeObject) -> str:
-    return f"{one.metadata.namespace}/{one.metadata.name}"
+def _key(item: KubeObject) -> str:
+    return f"{item.metadata.namespace}/{item.metadata.name}"
 
 
-def _labelled_key(one: KubeObject) -> str:
+def _labelled_key(item: KubeObject) -> str:
     """Return the revision that the object's label names; empty if it names none."""
-    name = one.metadata.labels.get(REVISION_LABEL, "")
-    return f"{one.metadata.namespace}/{name}" if name else ""
+    name = item.metadata.labels.get(REVISION_LABEL, "")
+    return f"{item.metadata.namespace}/{name}" if name else ""
 
 
-def _side_key(one: KubeObject) -> tuple[str, str]:
-    return _labelled_key(one), one.metadata.labels.get(SERVICE_TYPE, "")
+def _service_key(item: KubeObject) -> tuple[str, str]:
+    return _labelled_key(item), item.metadata.labels.get(SERVICE_TYPE, "")

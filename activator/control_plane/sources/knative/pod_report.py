@@ -23,7 +23,7 @@ UNLIMITED: Final = -1  # the revision's own limit applies
 
 # The pods of which this activator has a share.
 EVERY: Final = "every"  # all of them, whatever other activators there are
-NONE: Final = "none"  # none, because its place is not known yet
+NONE: Final = "none"  # none, because its position is not known yet
 SOME: Final = "some"
 
 
@@ -40,7 +40,7 @@ class ReportContext(NamedTuple):
     trusts_queue_proxy: bool
     service: str
     share: str
-    place: tuple[int, ...]  # index, and number of activators; empty unless `share` is SOME
+    position: tuple[int, ...]  # index, and number of activators; empty unless `share` is SOME
 
 
 class PodReport:
@@ -56,57 +56,59 @@ class PodReport:
         """Submit everything again: some changes were lost."""
         self._submitted = None
 
-    def full_list(self, cluster: list[ObservedPod], now: ReportContext) -> list[Change]:
+    def full_list(self, cluster: list[ObservedPod], context: ReportContext) -> list[Change]:
         """Return the change with all pods as a list; empty if nothing differs."""
         pods = list(cluster)
-        if now.mode != MESH_ENABLED:
-            pods += [self._seen(one, now) for one in self._pods.all()]
-        submitted = {one.identity: one for one in pods}
+        if context.mode != MESH_ENABLED:
+            pods += [self._observed(pod, context) for pod in self._pods.all()]
+        submitted = {pod.identity: pod for pod in pods}
         if submitted == self._submitted:
             return []
         self._submitted = submitted
         return [PodsListed(self._key, SOURCE, tuple(pods))]
 
-    def differences(self, touched: Iterable[str], cluster: list[ObservedPod], now: ReportContext) -> list[Change]:
+    def differences(self, touched: Iterable[str], cluster: list[ObservedPod], context: ReportContext) -> list[Change]:
         """Return the changes of these pods, and of the Service in their place."""
         submitted = self._submitted
         assert submitted is not None, "all pods have been submitted"
-        gone: list[Change] = []
+        removed: list[Change] = []
         not_ours: list[Change] = []
         others: list[Change] = []
-        seen = list(cluster)
-        if now.mode != MESH_ENABLED:
+        observed = list(cluster)
+        if context.mode != MESH_ENABLED:
             for identity in touched:
-                one = self._pods.get(identity)
-                if one is not None:
-                    seen.append(self._seen(one, now))
+                backend = self._pods.get(identity)
+                if backend is not None:
+                    observed.append(self._observed(backend, context))
                 elif submitted.pop(identity, None) is not None:
-                    gone.append(PodGone(self._key, SOURCE, identity))
-        for pod in seen:
+                    removed.append(PodGone(self._key, SOURCE, identity))
+        for pod in observed:
             before = submitted.get(pod.identity)
             if pod != before:
                 submitted[pod.identity] = pod
                 # A pod that has moved keeps the order of the others: another pod may get its address.
                 is_left = before is not None and pod.limit == 0 and pod.address == before.address
                 (not_ours if is_left else others).append(pod)
-        return gone + not_ours + others
+        return removed + not_ours + others
 
-    def _seen(self, one: Backend, now: ReportContext) -> ObservedPod:
-        status, probe = _status(one, now.mode, now.trusts_queue_proxy)
-        is_ours = not now.service and (now.share == EVERY or (now.share == SOME and self._shared.is_ours(one.address)))
+    def _observed(self, pod: Backend, context: ReportContext) -> ObservedPod:
+        status, probe = _status(pod, context.mode, context.trusts_queue_proxy)
+        is_ours = not context.service and (
+            context.share == EVERY or (context.share == SOME and self._shared.is_ours(pod.address))
+        )
         limit = UNLIMITED if is_ours else 0
-        flips = self._pods.flips(one.identity)
+        flips = self._pods.flips(pod.identity)
         return ObservedPod(
-            self._key, SOURCE, one.identity, one.address, status, probe, limit=limit, restarts=flips, zone=one.zone
+            self._key, SOURCE, pod.identity, pod.address, status, probe, limit=limit, restarts=flips, zone=pod.zone
         )
 
 
-def _status(one: Backend, mode: str, trusts_queue_proxy: bool) -> tuple[PodStatus, bool]:
+def _status(pod: Backend, mode: str, trusts_queue_proxy: bool) -> tuple[PodStatus, bool]:
     """Return the status that is reported of a pod, and whether it is probed."""
-    if one.terminating:
+    if pod.terminating:
         return PodStatus.DRAINING, False
-    if mode == MESH_DISABLED and one.ready:
+    if mode == MESH_DISABLED and pod.ready:
         return PodStatus.READY, False
-    if one.ready or trusts_queue_proxy:
+    if pod.ready or trusts_queue_proxy:
         return PodStatus.PENDING, True
     return PodStatus.NOT_READY, False

@@ -44,7 +44,7 @@ from activator.control_plane.sources.knative.pod_report import (
     ReportContext,
 )
 from activator.control_plane.sources.knative.revision_specs import protocol_of, trusts_queue_proxy
-from activator.control_plane.sources.knative.service_backends import REVISION_UID_LABEL, ServiceBackends, is_of
+from activator.control_plane.sources.knative.service_backends import REVISION_UID_LABEL, ServiceBackends, belongs_to
 from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.control_plane.sources.pod_answers import PodAnswers, cluster_pod
 from activator.kubernetes.objects import Endpoints, EndpointSlice, Revision, Service
@@ -75,7 +75,7 @@ class RevisionBackends:
         self._pods = KnownPods()
         self._public_addresses = sharing.PublicAddresses(own_ip)
         self._shared = SharedPods()
-        self._asked: set[str] = set()  # pods whose answers may have changed since the last pass
+        self._changed_answers: set[str] = set()  # pods whose answers may have changed since the last pass
         self._awaited_since_s = NEVER  # since when requests wait
         self._is_alone = False  # requests have waited for the index without success
         self._shares = shares
@@ -113,7 +113,7 @@ class RevisionBackends:
     def answered(self, identity: str) -> None:
         """Record that this pod may have begun or ceased to answer."""
         if self._shares and identity in self._pods:
-            self._asked.add(identity)
+            self._changed_answers.add(identity)
 
     def answers_lost(self) -> None:
         """Record that any of the pods may have begun or ceased to answer."""
@@ -140,7 +140,7 @@ class RevisionBackends:
             changes.append(RevisionFailed(self.key, failure) if failure else RevisionRecovered(self.key))
         share = self._share(spec, now_s)
         service = self._service(mode)
-        now = ReportContext(
+        context = ReportContext(
             self.port_name,
             spec.connection.tls is not None,
             mode,
@@ -151,16 +151,16 @@ class RevisionBackends:
         )
         proven = answers.proven(self.key)
         cluster = self._cluster_pod(spec, service, share)
-        if now == before:
+        if context == before:
             if share == SOME:
                 self._share_out(touched, proven, now_s)
-            changes += self._report.differences(touched, cluster, now)
+            changes += self._report.differences(touched, cluster, context)
         else:
             if share == SOME:
                 self._share_out_all(proven, now_s)
-            changes += self._report.full_list(cluster, now)
-        self._asked = set()
-        self._context = now
+            changes += self._report.full_list(cluster, context)
+        self._changed_answers = set()
+        self._context = context
         return changes
 
     def forget_submitted(self) -> None:
@@ -178,8 +178,8 @@ class RevisionBackends:
 
     def removed(self) -> None:
         """Handle the removal of the revision; its remaining objects must not count as its successor's."""
-        left = [*self.private.objects(), *self.public.objects()]
-        carried = {one.metadata.labels.get(REVISION_UID_LABEL, "") for one in (*left, *self.services.values())}
+        remaining = [*self.private.objects(), *self.public.objects()]
+        carried = {item.metadata.labels.get(REVISION_UID_LABEL, "") for item in (*remaining, *self.services.values())}
         self._former &= carried
         if self.revision is not None and self.revision.metadata.uid:
             self._former.add(self.revision.metadata.uid)
@@ -204,7 +204,7 @@ class RevisionBackends:
     def cluster_address(self) -> str:
         """Return the address of the private Service, ip:port; empty where it has none."""
         for service in reversed(self.services.values()):  # the newest first
-            if is_of(self._former, service):
+            if belongs_to(self._former, service):
                 continue
             ip = service.spec.cluster_ip
             for port in service.spec.ports or []:
@@ -233,26 +233,26 @@ class RevisionBackends:
         if not self._pods:  # at zero there is nothing behind the Service
             self.answered_address = ""
         if self._shares:
-            place, activators = self._public_addresses.place()
-            if place != sharing.UNKNOWN:  # otherwise the last known place stays in force
-                self.activators, self.index = activators, place
+            index, activators = self._public_addresses.place()
+            if index != sharing.UNKNOWN:  # otherwise the last known place stays in force
+                self.activators, self.index = activators, index
         return touched
 
     def _start_failure(self, revision: Revision, is_up: bool, now_s: float) -> str:
         """Return the cause in one line; empty if the revision can start or may."""
-        found = failure_of(revision)
-        self.failing = found is not None
-        exits = found is not None and not found.is_certain and not is_up and len(self._pods) > 0
+        failure = failure_of(revision)
+        self.failing = failure is not None
+        exits = failure is not None and not failure.is_certain and not is_up and len(self._pods) > 0
         self._exits_since_s = min(self._exits_since_s, now_s) if exits else NEVER
-        if found is None or is_up:
+        if failure is None or is_up:
             return ""
         until_s = self._exits_since_s + EXITS_PATIENCE_S
-        if not found.is_certain and now_s < until_s:
+        if not failure.is_certain and now_s < until_s:
             self.due_s = until_s
             return ""
-        if found.cause != self._failure:
-            log.warning("%s: %s; its requests are refused until a pod answers: %s", self.key, *found[:2])
-        return found.cause
+        if failure.cause != self._failure:
+            log.warning("%s: %s; its requests are refused until a pod answers: %s", self.key, *failure[:2])
+        return failure.cause
 
     def _share(self, spec: RevisionSpec, now_s: float) -> str:
         """Return the pods of which this activator has a share."""
@@ -267,20 +267,20 @@ class RevisionBackends:
 
     def _share_out(self, touched: dict[str, None], proven: AbstractSet[str], now_s: float) -> None:
         """Add the pods whose share has changed to `touched`."""
-        changed = {one: self._address_to_share(one) for one in touched}
-        changed.update({one: self._address_to_share(one) for one in self._asked})
+        changed = {identity: self._address_to_share(identity) for identity in touched}
+        changed.update({identity: self._address_to_share(identity) for identity in self._changed_answers})
         for address in self._shared.update(changed, proven, now_s, self.index, self.activators):
             touched.update(dict.fromkeys(self._pods.at(address)))
         self.due_s = min(self.due_s, self._shared.due_s)
 
     def _share_out_all(self, proven: AbstractSet[str], now_s: float) -> None:
-        listed = {one.identity: one.address for one in self._pods.all() if not one.terminating}
+        listed = {backend.identity: backend.address for backend in self._pods.all() if not backend.terminating}
         self._shared.update_all(listed, proven, now_s, self.index, self.activators)
         self.due_s = min(self.due_s, self._shared.due_s)
 
     def _address_to_share(self, identity: str) -> str | None:
-        one = self._pods.get(identity)
-        return None if one is None or one.terminating else one.address
+        backend = self._pods.get(identity)
+        return None if backend is None or backend.terminating else backend.address
 
     def _service(self, mode: str) -> str:
         """Return the Service's address if it replaces the pods; empty: pods are reached directly."""

@@ -126,7 +126,7 @@ class SpecMaker:
             balancing=BalancingSpec(
                 policy=policy if policy in self._policies else self._default_policy(limit),
                 max_scale=max_scale_of(metadata.annotations, settings),
-                trailing_fragmentation_threshold=_share(metadata.annotations, self._threshold),
+                trailing_fragmentation_threshold=_fragmentation_threshold(metadata.annotations, self._threshold),
                 zone=self._zone if metadata.annotations.get(PREFER_ZONE, "") == "true" else "",
             ),
             queue=QueueSpec(timeout_s=min(bounds_s), startup_timeout_s=total_s),
@@ -181,7 +181,7 @@ def _serving_container(revision: Revision) -> Container | None:
     return next((container for container in containers if container.ports), None)
 
 
-def _share(annotations: Mapping[str, str], default: float) -> float:
+def _fragmentation_threshold(annotations: Mapping[str, str], default: float) -> float:
     try:
         share = float(annotations.get(THRESHOLD, ""))
     except ValueError:

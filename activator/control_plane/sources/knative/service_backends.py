@@ -29,23 +29,23 @@ class ServiceBackends:
         self._endpoints: dict[str, Endpoints] = {}
         self._port_name = ""
         self._index: SliceIndex | None = None  # None: the whole Service must be read
-        self._of_endpoints: dict[str, Backend] = {}  # by identity, where there is no slice
+        self._endpoint_pods: dict[str, Backend] = {}  # by identity, where there is no slice
         self._changed: dict[str, None] = {}  # slices that have changed since the last read
         self._endpoints_changed = False
 
     # --- objects ---
 
-    def put_slice(self, one: EndpointSlice) -> None:
-        self._slices[one.metadata.name] = one
+    def put_slice(self, pod_slice: EndpointSlice) -> None:
+        self._slices[pod_slice.metadata.name] = pod_slice
         if self._index is not None:
-            self._changed[one.metadata.name] = None
+            self._changed[pod_slice.metadata.name] = None
 
     def drop_slice(self, name: str) -> None:
         if self._slices.pop(name, None) is not None and self._index is not None:
             self._changed[name] = None
 
-    def put_endpoints(self, one: Endpoints) -> None:
-        self._endpoints[one.metadata.name] = one
+    def put_endpoints(self, endpoints: Endpoints) -> None:
+        self._endpoints[endpoints.metadata.name] = endpoints
         self._endpoints_changed = True
 
     def drop_endpoints(self, name: str) -> None:
@@ -73,7 +73,7 @@ class ServiceBackends:
         if not len(index):
             self._read_endpoints(former)
         self._index = index
-        return index.pods if len(index) else self._of_endpoints
+        return index.pods if len(index) else self._endpoint_pods
 
     def read(self, former: AbstractSet[str]) -> Mapping[str, Backend | None]:
         """Return the pods that may have changed since the last read, by address; removed ones (None) come first."""
@@ -81,41 +81,43 @@ class ServiceBackends:
         assert index is not None, "the whole Service has been read"
         changed, self._changed = self._changed, {}
         had_slices = len(index) > 0
-        before = self._of_endpoints
-        news = index.read({name: self._readable(name, former) for name in changed})
+        before = self._endpoint_pods
+        changed_pods = index.read({name: self._readable(name, former) for name in changed})
         if len(index) > 0:
             if had_slices:
-                return news
-            self._of_endpoints = {}
+                return changed_pods
+            self._endpoint_pods = {}
             return _differences(before, index.pods)  # sorted, because all of them are new to the index
         if not had_slices and not self._endpoints_changed:
             return {}
         self._read_endpoints(former)
-        gone = dict.fromkeys([identity for identity in news if identity not in self._of_endpoints])
-        return {**gone, **_differences(before, self._of_endpoints)}
+        removed = dict.fromkeys([identity for identity in changed_pods if identity not in self._endpoint_pods])
+        return {**removed, **_differences(before, self._endpoint_pods)}
 
     def forget_read(self) -> None:
         """Require a read of the whole Service before the next one."""
-        self._index, self._changed, self._of_endpoints = None, {}, {}
+        self._index, self._changed, self._endpoint_pods = None, {}, {}
 
     # --- within ---
 
     def _readable(self, name: str, former: AbstractSet[str]) -> EndpointSlice | None:
-        one = self._slices.get(name)
-        return None if one is None or is_of(former, one) else one
+        pod_slice = self._slices.get(name)
+        return None if pod_slice is None or belongs_to(former, pod_slice) else pod_slice
 
     def _read_endpoints(self, former: AbstractSet[str]) -> None:
         self._endpoints_changed = False
-        found = of_endpoints([one for one in self._endpoints.values() if not is_of(former, one)], self._port_name)
-        self._of_endpoints = {one.identity: one for one in found}
+        pods = of_endpoints(
+            [item for item in self._endpoints.values() if not belongs_to(former, item)], self._port_name
+        )
+        self._endpoint_pods = {pod.identity: pod for pod in pods}
 
 
-def is_of(former: AbstractSet[str], one: KubeObject) -> bool:
+def belongs_to(former: AbstractSet[str], item: KubeObject) -> bool:
     """Return True if the object's label has one of these UIDs of revisions."""
-    return bool(former) and one.metadata.labels.get(REVISION_UID_LABEL, "") in former
+    return bool(former) and item.metadata.labels.get(REVISION_UID_LABEL, "") in former
 
 
-def _differences(before: Mapping[str, Backend], now: Mapping[str, Backend]) -> dict[str, Backend | None]:
-    news: dict[str, Backend | None] = {identity: None for identity in before if identity not in now}
-    news.update({identity: one for identity, one in now.items() if before.get(identity) != one})
-    return news
+def _differences(before: Mapping[str, Backend], after: Mapping[str, Backend]) -> dict[str, Backend | None]:
+    differences: dict[str, Backend | None] = {identity: None for identity in before if identity not in after}
+    differences.update({identity: backend for identity, backend in after.items() if before.get(identity) != backend})
+    return differences

@@ -55,7 +55,7 @@ class SharedPods:
         self._share = _Share()
         self._listed = {}
         self._left_out = set()
-        self._silent_since_s = {one: since_s for one, since_s in self._silent_since_s.items() if one in listed}
+        self._silent_since_s = {pod: since_s for pod, since_s in self._silent_since_s.items() if pod in listed}
         self._patience = deque(self._silent_since_s.items())
         self.update(listed, proven, now_s, index, activators)
 
@@ -84,25 +84,26 @@ class SharedPods:
             self._left_out.discard(identity)
         elif identity not in self._silent_since_s:
             self._silent_since_s[identity] = now_s
-            self._await(identity, now_s)
-        now = None if identity in self._left_out else address
-        if before != now:
+            self._queue_silent(identity, now_s)
+        after = None if identity in self._left_out else address
+        if before != after:
             if before is not None:
                 self._share.remove(before)
-            if now is not None:
-                self._share.add(now)
+            if after is not None:
+                self._share.add(after)
 
-    def _await(self, identity: str, since_s: float) -> None:
+    def _queue_silent(self, identity: str, since_s: float) -> None:
         if len(self._patience) > 2 * len(self._silent_since_s) + _STALE_MAX:
-            self._await_again()
+            self._requeue_silent()
         else:
             self._patience.append((identity, since_s))
 
-    def _await_again(self) -> None:
+    def _requeue_silent(self) -> None:
         silent = self._silent_since_s.items()
-        self._patience = deque([(one, since_s) for one, since_s in silent if one not in self._left_out])
+        self._patience = deque([(identity, since_s) for identity, since_s in silent if identity not in self._left_out])
 
     def _pass_time(self, now_s: float) -> None:
+        """Leave out pods that have been silent for too long while others answer, and set `due_s`."""
         self.due_s = NEVER
         if len(self._silent_since_s) == len(self._listed):  # no pod answers: all are equal
             self._up_since_s = NEVER
@@ -110,7 +111,7 @@ class SharedPods:
                 for identity in self._left_out:
                     self._share.add(self._listed[identity])
                 self._left_out = set()
-                self._await_again()
+                self._requeue_silent()
             return
         self._up_since_s = min(self._up_since_s, now_s)
         while self._patience:
@@ -163,9 +164,9 @@ class _Share:
             addresses[end - 1] if first < end else "",
             addresses[more] if more >= 0 else "",
         )
-        for one, other in zip(before[:2], self._ends):
-            if one != other:
-                doubtful.update(self._between(min(one, other), max(one, other)))
+        for old_end, new_end in zip(before[:2], self._ends):
+            if old_end != new_end:
+                doubtful.update(self._between(min(old_end, new_end), max(old_end, new_end)))
         doubtful.update((before[2], self._ends[2]))
         return doubtful
 
@@ -176,12 +177,12 @@ class _Share:
             return
         addresses = self._sorted
         for address in changed:
-            place = bisect_left(addresses, address)
-            is_there = place < len(addresses) and addresses[place] == address
-            if is_there and address not in self._pods:
-                del addresses[place]
-            elif not is_there and address in self._pods:
-                addresses.insert(place, address)
+            position = bisect_left(addresses, address)
+            is_listed = position < len(addresses) and addresses[position] == address
+            if is_listed and address not in self._pods:
+                del addresses[position]
+            elif not is_listed and address in self._pods:
+                addresses.insert(position, address)
 
     def _between(self, low: str, high: str) -> list[str]:
         return self._sorted[bisect_left(self._sorted, low) : bisect_right(self._sorted, high)]

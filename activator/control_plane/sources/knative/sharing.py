@@ -85,34 +85,35 @@ class PublicAddresses:
     def __init__(self, own_ip: str) -> None:
         self._own_ip = own_ip
         self._own = _canonical(own_ip)
-        self._of: dict[str, str] = {}  # IP addresses by identity of the endpoint
+        self._ip_of_endpoint: dict[str, str] = {}  # IP addresses by identity of the endpoint
         self._pods: dict[str, int] = {}  # how many endpoints, by IP address
         self._own_pods = 0  # endpoints at our own address
         self._place: tuple[int, int] | None = None  # None: something has changed
 
     def read_all(self, endpoints: Mapping[str, Backend]) -> None:
-        self._of, self._pods, self._own_pods, self._place = {}, {}, 0, None
+        self._ip_of_endpoint, self._pods, self._own_pods, self._place = {}, {}, 0, None
         self.read(endpoints)
 
     def read(self, endpoints: Mapping[str, Backend | None]) -> None:
         """Update these endpoints; None: removed."""
-        for identity, one in endpoints.items():
-            ip = "" if one is None or not one.ready or one.terminating else split_address(one.address)[0]
-            before = self._of.get(identity, "")
+        for identity, endpoint in endpoints.items():
+            is_ready = endpoint is not None and endpoint.ready and not endpoint.terminating
+            ip = split_address(endpoint.address)[0] if endpoint is not None and is_ready else ""
+            before = self._ip_of_endpoint.get(identity, "")
             if ip == before:
                 continue
             if before:
-                del self._of[identity]
+                del self._ip_of_endpoint[identity]
                 self._count(before, -1)
             if ip:
-                self._of[identity] = ip
+                self._ip_of_endpoint[identity] = ip
                 self._count(ip, 1)
 
     def place(self) -> tuple[int, int]:
-        """Return the same as `infer_index`; UNKNOWN where the public endpoints are the pods themselves."""
+        """Return the result of `infer_index`; UNKNOWN where the public endpoints are the pods themselves."""
         if self._place is None:
-            known = infer_index(self._pods, self._own_ip) if self._own_pods else None
-            self._place = known or (UNKNOWN, len(self._pods))
+            found = infer_index(self._pods, self._own_ip) if self._own_pods else None
+            self._place = found or (UNKNOWN, len(self._pods))
         return self._place
 
     def _count(self, ip: str, step: int) -> None:

@@ -77,7 +77,7 @@ class KnativeSource:
     """The objects of the mode `knative`.
 
     `submit` takes changes. `defer` runs a callable in the loop's next turn; `later` is the loop's `call_later`.
-    `panicked(key, what, error, now_s)` counts an internal error and returns how long to wait, in seconds.
+    `panicked(key, work, error, now_s)` counts an internal error and returns how long to wait, in seconds.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class KnativeSource:
 
     def of(self, key: str, controller: str = _ENDPOINTS) -> RevisionBackends:
         """Return the revision's state, created if necessary, and mark it for this controller."""
-        found = self.revisions.get(key)
-        if found is None:
-            found = self.revisions[key] = RevisionBackends(key, self._environment.pod_ip, self._shares)
+        backends = self.revisions.get(key)
+        if backends is None:
+            backends = self.revisions[key] = RevisionBackends(key, self._environment.pod_ip, self._shares)
         self.mark(key, controller)
-        return found
+        return backends
 
     def mark(self, key: str, controller: str = _ENDPOINTS) -> None:
         """Schedule a pass: something of this revision may have changed."""

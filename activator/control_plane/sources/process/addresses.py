@@ -108,27 +108,27 @@ class AddressAllocator:
         self._environ = environ
         self._used: set[int] = set()
         self._passed_over: set[int] = set()  # ports of ranges that other programs have, and that have been logged
-        self._after: dict[int, int] = {}  # first port of a range → where its next search begins
+        self._search_from: dict[int, int] = {}  # first port of a range → where its next search begins
         self._folder = ""
 
     def take(self, settings: Process, number: int) -> ProgramAddress | None:
         """Reserve an address; None if another process has to end first. `number`: unique to the process."""
         if settings.wants_socket():
-            place = ProgramAddress(is_chosen=True)
+            reserved = ProgramAddress(is_chosen=True)
             try:
-                place.path = socket_of(settings, self._environ)
-                return place if place.path else ProgramAddress(path=self._path(number))
+                reserved.path = socket_of(settings, self._environ)
+                return reserved if reserved.path else ProgramAddress(path=self._path(number))
             except ConfigError as error:
-                place.problem = error.problems[0]
+                reserved.problem = error.problems[0]
             except OSError as error:
-                place.problem = f"there is no place for its Unix socket: {error.filename}: {error.strerror}"
-            return place
+                reserved.problem = f"there is no place for its Unix socket: {error.filename}: {error.strerror}"
+            return reserved
         ports = settings.ports()
         if ports is None:
             return ProgramAddress(self.free_port())
         if len(ports) == 1:
             return ProgramAddress(ports[0], is_chosen=True)
-        return self._out_of(ports)
+        return self._take_from_range(ports)
 
     def hand_over(self) -> None:
         """Leave the common folder to the next process of the activator."""
@@ -149,14 +149,14 @@ class AddressAllocator:
             self._used.add(port)
         return ProgramAddress(port, path, is_chosen)
 
-    def give_back(self, place: ProgramAddress) -> None:
-        if not place.taken:  # those are other programs' ports, or another process's by now
-            self._used.discard(place.port)
+    def give_back(self, released: ProgramAddress) -> None:
+        if not released.taken:  # those are other programs' ports, or another process's by now
+            self._used.discard(released.port)
 
-    async def remove_folder(self, place: ProgramAddress) -> None:
+    async def remove_folder(self, released: ProgramAddress) -> None:
         """Remove the folder of the socket after the process has ended, with everything in it."""
-        if place.has_folder:
-            await asyncio.to_thread(shutil.rmtree, os.path.dirname(place.path), ignore_errors=True)
+        if released.has_folder:
+            await asyncio.to_thread(shutil.rmtree, os.path.dirname(released.path), ignore_errors=True)
 
     def close(self) -> None:
         """Remove the common folder after all processes have ended."""
@@ -174,25 +174,27 @@ class AddressAllocator:
                 self._used.add(port)
                 return port
 
-    def _out_of(self, ports: range) -> ProgramAddress | None:
+    def _take_from_range(self, ports: range) -> ProgramAddress | None:
+        """Reserve a free port of the range; None if one is free once a program of the activator has ended."""
         ours = [port for port in ports if port in self._used]
-        first = self._after.get(ports[0], ports[0])
-        for port in [*(one for one in ports if one >= first), *(one for one in ports if one < first)]:
+        first = self._search_from.get(ports[0], ports[0])
+        for port in [*(other for other in ports if other >= first), *(other for other in ports if other < first)]:
             if port in self._used:
                 continue
             if not is_taken(port):
                 self._passed_over.discard(port)
                 self._used.add(port)
-                self._after[ports[0]] = port + 1  # a port that turns out to be unusable is not tried again at once
+                # A port that turns out to be unusable is not tried again at once.
+                self._search_from[ports[0]] = port + 1
                 return ProgramAddress(port, is_chosen=True)
             if port not in self._passed_over:
                 self._passed_over.add(port)
                 log.warning("port %d of %d-%d is in use by another program; skipping it", port, ports[0], ports[-1])
         if ours:
             return None
-        place = ProgramAddress(ports[0], is_chosen=True)
-        place.taken = tuple(ports)
-        return place
+        busy = ProgramAddress(ports[0], is_chosen=True)
+        busy.taken = tuple(ports)
+        return busy
 
     def _path(self, number: int) -> str:
         if not self._folder:

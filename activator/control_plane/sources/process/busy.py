@@ -125,7 +125,7 @@ class BusyWatch:
             watched.due_s = now_s + float(watched.busy.interval)
             fleet = self._find(key)
             once = fleet is None or fleet.is_once()  # a query would be the one request that it takes
-            ready = [] if fleet is None or once else [one for one in fleet.running() if one.ready]
+            ready = [] if fleet is None or once else [process for process in fleet.running() if process.ready]
             if not ready:
                 self._set_count(key, watched, 0, watched.requested)
             elif not self._has_requests(key):
@@ -136,18 +136,20 @@ class BusyWatch:
         requested = watched.requested
         try:
             busy = watched.busy
-            addresses = [one.unit.address for one in ready]
-            answers = await asyncio.gather(*(ask(one, busy.http_get, busy.field, BUSY_TIMEOUT_S) for one in addresses))
+            addresses = [process.unit.address for process in ready]
+            answers = await asyncio.gather(
+                *(ask(address, busy.http_get, busy.field, BUSY_TIMEOUT_S) for address in addresses)
+            )
             if self._watched.get(key) is not watched:
                 return
             for process, answer in zip(ready, answers, strict=True):
-                self._take(key, watched, process, answer)
-            watched.silent = {one.identity: watched.silent.get(one.identity, 0) for one in ready}
-            self._set_count(key, watched, sum(one.busy and one.ready for one in ready), requested)
+                self._record_answer(key, watched, process, answer)
+            watched.silent = {process.identity: watched.silent.get(process.identity, 0) for process in ready}
+            self._set_count(key, watched, sum(process.busy and process.ready for process in ready), requested)
         finally:
             watched.is_asking = False
 
-    def _take(self, key: str, watched: _Watched, process: LocalProcess, answer: BusyAnswer) -> None:
+    def _record_answer(self, key: str, watched: _Watched, process: LocalProcess, answer: BusyAnswer) -> None:
         if not answer.problem:
             watched.silent[process.identity] = 0
             process.busy = answer.busy
@@ -208,7 +210,7 @@ def judge(body: bytes, field: str) -> BusyAnswer:
 
 def _values(data: Any, names: list[str]) -> list[Any]:
     if isinstance(data, list) and names:
-        return [found for one in data for found in _values(one, names)]
+        return [value for element in data for value in _values(element, names)]
     if not names:
         return [data]
     if isinstance(data, dict) and names[0] in data:

@@ -46,26 +46,26 @@ def cause_of(code: int, lines: Sequence[str]) -> str:
     """Describe the end. `code`: the exit code, negative for a signal; `lines`: the program's last lines of output."""
     if code < 0:
         try:
-            how = f"was ended by {signal.Signals(-code).name}"
+            end = f"was ended by {signal.Signals(-code).name}"
         except ValueError:
-            how = f"was ended by signal {-code}"
+            end = f"was ended by signal {-code}"
     else:
-        how = f"exited with code {code}"
+        end = f"exited with code {code}"
     line = most_informative(lines)
-    return f"the program {how}" + (f": {line}" if line else "")
+    return f"the program {end}" + (f": {line}" if line else "")
 
 
 def most_informative(lines: Sequence[str]) -> str:
     """Return the most informative line, printable and at most CAUSE_CHARS_MAX long; empty if all lines are empty."""
     kept = [line.strip()[:EXAMINED_CHARS_MAX] for line in lines if line.strip()]
-    worth = [line for line in kept if _NOISE.match(line) is None and _FOLLOWS.search(line) is None]
-    exceptions = [line for line in worth if _EXCEPTION.search(line) is not None]
-    concrete = [line for line in worth if _CONCRETE.search(line) is not None]
-    errors = [line for line in worth if _ERROR.search(line) is not None]
-    found = [*kept[-1:], *worth[-1:], *errors[:1], *concrete[-1:], *exceptions[-1:]]
-    if not found:
+    informative = [line for line in kept if _NOISE.match(line) is None and _FOLLOWS.search(line) is None]
+    exceptions = [line for line in informative if _EXCEPTION.search(line) is not None]
+    concrete = [line for line in informative if _CONCRETE.search(line) is not None]
+    errors = [line for line in informative if _ERROR.search(line) is not None]
+    by_preference = [*kept[-1:], *informative[-1:], *errors[:1], *concrete[-1:], *exceptions[-1:]]
+    if not by_preference:
         return ""
-    line = found[-1]
+    line = by_preference[-1]
     if "panicked at " in line and line.endswith(":"):  # Rust has the message on the next line
         line = " ".join(kept[kept.index(line) :][:2])
     shown = one_line(line)

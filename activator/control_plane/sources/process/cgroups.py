@@ -88,24 +88,25 @@ class Cgroups:
     def limited(self, limit: int) -> Cgroup | None:
         """Create a cgroup with this limit; None: use setrlimit. May be called from any thread."""
         with self._lock:
-            own = self._ready()
+            own = self._prepared()
         if own is None:
             return None
-        made = Cgroup(own / f"{PREFIX}{os.getpid()}-{next(self._numbers)}", self.EVENTS)
+        cgroup = Cgroup(own / f"{PREFIX}{os.getpid()}-{next(self._numbers)}", self.EVENTS)
         try:
-            made.path.mkdir()
-            (made.path / self.LIMIT).write_text(str(limit))
+            cgroup.path.mkdir()
+            (cgroup.path / self.LIMIT).write_text(str(limit))
             for file, text in self.MORE.items():
-                (made.path / file).write_text(text)
+                (cgroup.path / file).write_text(text)
         except OSError as error:
             log.warning(
-                "the cgroup %s cannot be created: %s; the memory limit is set by setrlimit", made.path, error.strerror
+                "the cgroup %s cannot be created: %s; the memory limit is set by setrlimit", cgroup.path, error.strerror
             )
-            made.remove()
+            cgroup.remove()
             return None
-        return made
+        return cgroup
 
-    def _ready(self) -> Path | None:
+    def _prepared(self) -> Path | None:
+        """Return the cgroup below which others can be created; None if there is none. The first call prepares it."""
         if not self._is_known:
             self._is_known = True
             try:
@@ -122,15 +123,15 @@ class Cgroups:
         return self._own
 
     def _find(self) -> Path:
-        place = next(
+        path = next(
             (line[3:] for line in (self._proc / "self/cgroup").read_text().splitlines() if line.startswith("0::")), ""
         )
         mounts = [line.split() for line in (self._proc / "self/mountinfo").read_text().splitlines()]
         roots = [(words[3], words[4]) for words in mounts if words[words.index("-") + 1] == "cgroup2"]
-        if not place or not roots:
+        if not path or not roots:
             raise UnusableError("there are no cgroups of version 2")
         root, folder = roots[0]
-        below = os.path.relpath(place, root)
+        below = os.path.relpath(path, root)
         if below.startswith(".."):
             raise UnusableError("our cgroup is not visible here")
         own = Path(os.path.normpath(os.path.join(folder, below)))
@@ -142,23 +143,23 @@ class Cgroups:
         """Enable the controller for the children of `own`. Raises OSError or UnusableError."""
         control = own / "cgroup.subtree_control"
         for _ in range(MOVES_MAX):
-            found = self._ours_in(own)
+            present = self._processes_in(own)
             try:
                 control.write_text(f"+{self.CONTROLLER}")
                 return
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-            self._move(found, own)
+            self._move(present, own)
         raise UnusableError(f"new processes keep entering {own}")
 
-    def _ours_in(self, own: Path) -> set[int]:
+    def _processes_in(self, own: Path) -> set[int]:
         """Return the processes in the cgroup. Raises UnusableError if one is not a descendant of the activator."""
         ours = _descendants([os.getpid(), *self.former], self._proc)
-        found = {int(line) for line in (own / "cgroup.procs").read_text().split()}
-        if found - ours:
+        present = {int(line) for line in (own / "cgroup.procs").read_text().split()}
+        if present - ours:
             raise UnusableError(f"other processes run in {own}: a service with `Delegate=yes` has a cgroup of its own")
-        return found
+        return present
 
     def _move(self, processes: set[int], own: Path) -> None:
         leaf = own / OWN_LEAF
@@ -189,9 +190,9 @@ def _descendants(first: list[int], proc: Path) -> set[int]:
             except OSError:  # it has ended
                 continue
             children.setdefault(int(words[1]), []).append(int(name))
-    found, left = set(), list(first)
-    while left:
-        one = left.pop()
-        found.add(one)
-        left += children.get(one, [])
-    return found
+    descendants, pending = set(), list(first)
+    while pending:
+        process = pending.pop()
+        descendants.add(process)
+        pending += children.get(process, [])
+    return descendants

@@ -4,7 +4,7 @@ Rules
   1. A program is ready when its port accepts or its readiness path answers with success; or, without any connection,
      when it has written the line of `readiness.log`, or when `readiness.command` has ended with 0. It listens on
      127.0.0.1, on ::1 if it listens only there, or on a Unix socket. A configured port must be free before the start
-     and belong to the program afterwards (`places.py`, `ports.py`). Nothing connects to a program that takes one
+     and belong to the program afterwards (`addresses.py`, `ports.py`). Nothing connects to a program that takes one
      request (`once.py`).
   2. Every group is reported to the reaper as soon as it exists, so that no process survives a killed activator.
   3. A program is its group and every process that carries its mark: all of them get the grace, and all are killed
@@ -66,13 +66,13 @@ _LAST_OUTPUT_S = 0.2  # how long the last lines may take when the program has en
 
 
 class ChildProcesses(Units):
-    """Process groups of this machine, each in a place of its own."""
+    """Process groups of this machine, each with an address of its own."""
 
     def __init__(self, tasks: TaskGroupOwner, now: Now, reaping: Reaping) -> None:
         self.tasks = tasks
         self.now = now
         self.reaping = reaping
-        self.places = AddressAllocator(reaping)
+        self.addresses = AddressAllocator(reaping)
         self.cgroups = Cgroups()
         self.owns_handed = False  # programs that were handed over may be ended
         self._made = 0
@@ -83,22 +83,24 @@ class ChildProcesses(Units):
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
         assert revision.process is not None
         self._made += 1
-        place = self.places.take(revision.process, self._made)
-        return None if place is None else ChildProcess(self, revision, identity, place, gpus, on_line)
+        program_address = self.addresses.take(revision.process, self._made)
+        if program_address is None:
+            return None
+        return ChildProcess(self, revision, identity, program_address, gpus, on_line)
 
     def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
         assert revision.process is not None
-        place = self.places.occupied(program.port, program.path, program.is_chosen)
-        child = ChildProcess(self, revision, program.identity, place, program.gpus, on_line)
+        program_address = self.addresses.occupied(program.port, program.path, program.is_chosen)
+        child = ChildProcess(self, revision, program.identity, program_address, program.gpus, on_line)
         child.handed = (program, descriptors)
         return child
 
     def describe(self, programs: HandedPrograms) -> HandedPrograms:
-        return replace(programs, made=self._made, folder=self.places.folder, cgroup=self.cgroups.own)
+        return replace(programs, made=self._made, folder=self.addresses.folder, cgroup=self.cgroups.own)
 
     def use(self, programs: HandedPrograms) -> None:
         self._made = programs.made
-        self.places.use(programs.folder)
+        self.addresses.use(programs.folder)
         if programs.cgroup:
             self.cgroups.use(programs.cgroup)
 
@@ -107,7 +109,7 @@ class ChildProcesses(Units):
         self.cgroups.former.update(former)
 
     def detach(self) -> None:
-        self.places.hand_over()
+        self.addresses.hand_over()
 
     def claim_of(self, revision: Revision) -> str:
         ports = None if revision.process is None else revision.process.ports()
@@ -130,7 +132,7 @@ class ChildProcesses(Units):
         return _claim_on(ProgramAddress(path=path)) if path else ""
 
     async def close(self) -> None:
-        self.places.close()
+        self.addresses.close()
 
 
 class ChildProcess(Unit):
@@ -141,7 +143,7 @@ class ChildProcess(Unit):
         owner: ChildProcesses,
         revision: Revision,
         identity: str,
-        place: ProgramAddress,
+        program_address: ProgramAddress,
         gpus: tuple[str, ...],
         on_line: OnLine,
     ) -> None:
@@ -150,10 +152,10 @@ class ChildProcess(Unit):
         self._revision = revision  # as it was configured when the process was started
         self._settings = revision.process
         self.identity = identity
-        self._place = place
-        self.claim = _claim_on(place) if place.is_chosen else ""
+        self._program_address = program_address
+        self.claim = _claim_on(program_address) if program_address.is_chosen else ""
         self.grace_s = float(self._settings.stop.grace)
-        self.address = place.first_address
+        self.address = program_address.first_address
         self.output = Output(self._settings.readiness.log, on_line)
         self._gpus = gpus
         self._cgroup: Cgroup | None = None  # the cgroup limits its memory
@@ -172,22 +174,22 @@ class ChildProcess(Unit):
         if self.handed is not None:
             await self._continue(*self.handed)
             return
-        settings, place, reaping = self._settings, self._place, self._owner.reaping
-        await self._check_place()
+        settings, program_address, reaping = self._settings, self._program_address, self._owner.reaping
+        await self._check_address()
         if settings.memory:
             self._cgroup = await asyncio.to_thread(self._owner.cgroups.limited, int(settings.memory))
-        self._launch = Launch(settings, place, reaping.mark, self.identity, self._gpus, self._cgroup)
+        self._launch = Launch(settings, program_address, reaping.mark, self.identity, self._gpus, self._cgroup)
         try:
-            place.clear()
-            place.make_folder(settings)
+            program_address.clear()
+            program_address.make_folder(settings)
             child = await self._launch.start(settings.command)
         except StartError as error:
-            raise NotStartedError(f"{place.path}: {error}") from None
+            raise NotStartedError(f"{program_address.path}: {error}") from None
         except OSError as error:
             raise NotStartedError(f"cannot start {settings.command[0]}: {error.strerror or error}") from None
         self._set_child(child)
         reaping.born(child.pid)
-        log.info("started %s on %s, process %d", self.identity, place.shown, child.pid)
+        log.info("started %s on %s, process %d", self.identity, program_address.shown, child.pid)
         self._read(child)
 
     def _set_child(self, child: RunningProcess) -> None:
@@ -214,29 +216,31 @@ class ChildProcess(Unit):
             self._cgroup = self._owner.cgroups.adopted(program.cgroup)
         mark = self._owner.reaping.mark
         try:
-            self._launch = Launch(self._settings, self._place, mark, self.identity, self._gpus, self._cgroup)
+            self._launch = Launch(self._settings, self._program_address, mark, self.identity, self._gpus, self._cgroup)
         except ConfigError as error:
             log.warning("%s runs, but could not be started again: %s", self.identity, error.problems[0])
         for pipe in pipes:
             await pipe.connect(None)
         self._read(child)
 
-    async def _check_place(self) -> None:
+    async def _check_address(self) -> None:
         """Raise NotStartedError if the program cannot listen on its address."""
-        place = self._place
-        if place.problem:
-            raise NotStartedError(place.problem)
-        if place.taken:
-            by = await asyncio.to_thread(holders, place.taken)
-            raise NotStartedError(f"no port is free: {by}; set other ports (`port`)")
-        if place.is_chosen and await self._stays_taken():
-            by = "another program" if place.path else await asyncio.to_thread(holder, place.port)
-            key = "socket" if place.path else "port"
-            raise NotStartedError(f"{place.shown} is in use by {by}: end that program, or set another `{key}`")
+        program_address = self._program_address
+        if program_address.problem:
+            raise NotStartedError(program_address.problem)
+        if program_address.taken:
+            holder_names = await asyncio.to_thread(holders, program_address.taken)
+            raise NotStartedError(f"no port is free: {holder_names}; set other ports (`port`)")
+        if program_address.is_chosen and await self._stays_taken():
+            key, name = "socket", "another program"
+            if not program_address.path:
+                key, name = "port", await asyncio.to_thread(holder, program_address.port)
+            used = f"{program_address.shown} is in use by {name}"
+            raise NotStartedError(f"{used}: end that program, or set another `{key}`")
 
     async def _stays_taken(self) -> bool:
         began_s = self._owner.now()
-        while self._place.is_taken():
+        while self._program_address.is_taken():
             if self._owner.now() - began_s >= PORT_WAIT_S:
                 return True
             await pause(PORT_STEP_S)
@@ -244,11 +248,11 @@ class ChildProcess(Unit):
 
     async def _read_output(self, name: str, stream: PipeReader) -> None:
         """Read until the end of the stream, at a bounded rate."""
-        pace = OutputRateLimiter(self._owner.now)
+        limiter = OutputRateLimiter(self._owner.now)
         try:
             while data := await stream.read(READ_BYTES):
                 lines = self.output.feed(name, data)
-                await pause(pace.wait_s(len(data), lines))  # 0 still gives the other tasks a turn
+                await pause(limiter.wait_s(len(data), lines))  # 0 still gives the other tasks a turn
         finally:
             self.output.end(name)
 
@@ -262,15 +266,15 @@ class ChildProcess(Unit):
         if readiness.log:
             if not await until_set(self.output.ready, timeout_s, now):
                 return f"the program wrote no line with {readiness.log!r} within {timeout_s:g} s"
-            self.address = self._place.address
+            self.address = self._program_address.address
         elif readiness.command:
             if not await until_command(self, readiness.command, interval_s, timeout_s, now):
                 word = readiness.command[0]
                 return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
-            self.address = self._place.address
+            self.address = self._program_address.address
         elif not await self._answered_in_time(interval_s, timeout_s):
             elsewhere = f"; {hint}" if (hint := self.hint()) else ""
-            return f"the program did not answer on {self._place.shown} within {timeout_s:g} s{elsewhere}"
+            return f"the program did not answer on {self._program_address.shown} within {timeout_s:g} s{elsewhere}"
         cause = await self._served_by_another()
         self._was_ready = not cause
         return cause
@@ -278,10 +282,10 @@ class ChildProcess(Unit):
     def hint(self) -> str:
         if self._was_ready or self._other_port is None or not self._other_port.found:
             return ""
-        return "" if listens(join_address(LOOPBACK_4, self._place.port)) else self._other_port.found
+        return "" if listens(join_address(LOOPBACK_4, self._program_address.port)) else self._other_port.found
 
     async def _answered_in_time(self, interval_s: float, timeout_s: float) -> bool:
-        other_port = self._other_port = OtherPort(self.identity, self._place.port, self._tree)
+        other_port = self._other_port = OtherPort(self.identity, self._program_address.port, self._tree)
         search = self._owner.tasks.start("other port", other_port.find())
         try:
             return await until_answered(self._answers, interval_s, timeout_s, self._owner.now, self._step_share())
@@ -295,22 +299,22 @@ class ChildProcess(Unit):
 
     async def _answers(self) -> bool:
         if is_once(self._revision):
-            found = listens(self.address)
+            answered = listens(self.address)
         else:
             request = ProbeRequest(self.address, readiness_probe(self._revision))
-            found = await probe_once(request, PROBE_TIMEOUT_S) is ProbeOutcome.ANSWERED
-        if not found:
-            self.address = self._place.address
-        return found
+            answered = await probe_once(request, PROBE_TIMEOUT_S) is ProbeOutcome.ANSWERED
+        if not answered:
+            self.address = self._program_address.address
+        return answered
 
     async def _served_by_another(self) -> str:
         """Return the cause if another process answered: only a configured port can have been taken by one."""
-        port = self._place.port
-        if not self._place.is_chosen or self._place.path or self._child is None:
+        port = self._program_address.port
+        if not self._program_address.is_chosen or self._program_address.path or self._child is None:
             return ""
         # The search through /proc may take some milliseconds.
-        by = await asyncio.to_thread(foreign_holder, port, self._child.pid, self._owner.reaping.mark)
-        return f"port {port} is served by {by}, not by the program: end it, or set another `port`" if by else ""
+        other = await asyncio.to_thread(foreign_holder, port, self._child.pid, self._owner.reaping.mark)
+        return f"port {port} is served by {other}, not by the program: end it, or set another `port`" if other else ""
 
     async def exited(self) -> None:
         if self._child is not None:
@@ -318,7 +322,7 @@ class ChildProcess(Unit):
             self._has_ended = True
 
     async def cause(self) -> str:
-        await self._rest_of_output()
+        await self._read_last_output()
         if self._cgroup is not None and self._cgroup.was_exceeded():
             limit = int(self._settings.memory)
             return f"the program was killed because it used more memory than `memory: {limit}` allows"
@@ -402,12 +406,12 @@ class ChildProcess(Unit):
 
     async def end(self) -> None:
         if self.is_foreign():
-            self._owner.places.give_back(self._place)
+            self._owner.addresses.give_back(self._program_address)
             self.detach()
             return
         self._signal(signal.SIGKILL)  # includes what the program left behind in its group
         await self.exited()
-        await self._rest_of_output()
+        await self._read_last_output()
         for reader in self._readers:
             reader.cancel()
         if self._child is not None:
@@ -417,13 +421,13 @@ class ChildProcess(Unit):
         try:
             if self._tree is not None:
                 await self._tree.end(lambda: not is_held or is_closing())
-            await self._owner.places.remove_folder(self._place)
+            await self._owner.addresses.remove_folder(self._program_address)
             if self._cgroup is not None:
                 self._cgroup.remove()
         finally:
             if self._child is not None:
                 self._owner.reaping.exited(self._child.pid)
-            self._owner.places.give_back(self._place)
+            self._owner.addresses.give_back(self._program_address)
 
     def disown(self) -> None:
         pass
@@ -436,7 +440,7 @@ class ChildProcess(Unit):
         return "it has just ended" if self._has_ended or self._child.returncode is not None else ""
 
     def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
-        child, place = self._child, self._place
+        child, own = self._child, self._program_address
         assert child is not None, "it is settled"
         pipes = {pipe.name: pipe for pipe in child.pipes}
         descriptors = [os.pidfd_open(child.pid)]
@@ -450,7 +454,7 @@ class ChildProcess(Unit):
                 os.close(descriptor)
             raise
         program = HandedProgram(
-            *(self.identity, child.pid, self.address, place.port, place.path, place.is_chosen, *state),
+            *(self.identity, child.pid, self.address, own.port, own.path, own.is_chosen, *state),
             self.output.ready.is_set(),
             "" if self._cgroup is None else str(self._cgroup.path),
             self.output.finished_lines(),
@@ -470,9 +474,9 @@ class ChildProcess(Unit):
         if self._child is not None:
             self._child.leave()
         self._readers, self._child, self._tree, self._cgroup, self._launch = [], None, None, None, None
-        self._place = ProgramAddress()
+        self._program_address = ProgramAddress()
 
-    async def _rest_of_output(self) -> None:
+    async def _read_last_output(self) -> None:
         if self._readers:
             await asyncio.wait(self._readers, timeout=_LAST_OUTPUT_S)
 
@@ -482,8 +486,8 @@ class ChildProcess(Unit):
             signal_group(self._child.pid, number)
 
 
-def _claim_on(place: ProgramAddress) -> str:
-    return place.shown
+def _claim_on(program_address: ProgramAddress) -> str:
+    return program_address.shown
 
 
 def missing_program(command: list[str]) -> str | None:

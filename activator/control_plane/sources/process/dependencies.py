@@ -76,11 +76,13 @@ class Dependencies:
 
     def users_of(self, key: str) -> list[str]:
         """Return the revisions that depend on this one and want a copy, or have one that is awake."""
-        return [one for one in self._users.get(key, ()) if one in self._wanted or self._is_awake(one)]
+        return [user for user in self._users.get(key, ()) if user in self._wanted or self._is_awake(user)]
 
     def waits_for(self, key: str) -> list[str]:
         """Return the dependencies that a revision is held by."""
-        return [one for one in self._needs.get(key, ()) if not self._is_ready(one)] if key in self._held else []
+        if key not in self._held:
+            return []
+        return [needed for needed in self._needs.get(key, ()) if not self._is_ready(needed)]
 
     # --- what happens ---
 
@@ -107,14 +109,14 @@ class Dependencies:
 
     def ready(self, key: str) -> None:
         """Grant held revisions after a change of the ready copies of this one."""
-        for one in self._users.get(key, ()):
-            if one in self._held:
-                self._try_grant(one)
+        for user in self._users.get(key, ()):
+            if user in self._held:
+                self._try_grant(user)
 
     def programs_changed(self, key: str) -> None:
-        """Keep what the revision depends on, or let it go: its programs, or their wanted number, have changed."""
-        for one in self._needs.get(key, ()):
-            self._need(one, len(self.users_of(one)))
+        """Keep what the revision depends on, or release it: its programs, or their wanted number, have changed."""
+        for needed in self._needs.get(key, ()):
+            self._need(needed, len(self.users_of(needed)))
 
     def reported(self, change: Change) -> None:
         """Pass the failure of a dependency on to the revisions that it holds, and its recovery."""
@@ -135,10 +137,10 @@ class Dependencies:
     def _set_needs(self, needs: dict[str, tuple[str, ...]]) -> None:
         users: dict[str, list[str]] = {}
         for key, named in needs.items():
-            for one in named:
-                users.setdefault(one, []).append(key)
+            for needed in named:
+                users.setdefault(needed, []).append(key)
         self._needs = needs
-        self._users = {key: tuple(found) for key, found in users.items()}
+        self._users = {key: tuple(named_by) for key, named_by in users.items()}
 
     def _set_wanted(self, key: str, count: int) -> None:
         if count > 0:
@@ -156,10 +158,10 @@ class Dependencies:
     def _pass_on(self, key: str) -> None:
         """Let a held revision fail with the first of its dependencies that fails, or recover."""
         failed = None
-        for one in self._needs.get(key, ()) if key in self._held else ():
-            cause = self._failures.get(one) or self._passed_on.get(one)
+        for needed in self._needs.get(key, ()) if key in self._held else ():
+            cause = self._failures.get(needed) or self._passed_on.get(needed)
             if cause is not None:
-                failed = RevisionFailed(key, f"{one} is needed, and failed: {cause.cause}", cause.retry_s)
+                failed = RevisionFailed(key, f"{needed} is needed, and failed: {cause.cause}", cause.retry_s)
                 break
         if failed == self._passed_on.get(key):
             return

@@ -56,7 +56,7 @@ class LocalProcess:
         self.saves = False  # it has hooks that run before its stop, and has been ready
         self.stopping = False
         self.stopped_for = ""  # why it is to end, for the log
-        self.rest = SleepState.AWAKE
+        self.sleep_state = SleepState.AWAKE
         self.home = ""  # the group whose budget it counts against
         self.gpus: tuple[str, ...] = ()  # the GPUs reserved for it
         self.carries = False  # it was ready, and may still have requests
@@ -77,7 +77,7 @@ class LocalProcess:
         """Return why it cannot be handed over to another process of the activator now; empty if it can."""
         if self.stopping:
             return f"{self.identity} is being stopped"
-        if self.rest in {SleepState.FALLING_ASLEEP, SleepState.WAKING}:
+        if self.sleep_state in {SleepState.FALLING_ASLEEP, SleepState.WAKING}:
             return f"{self.identity} is being put to sleep or woken"
         if self.runs_hooks:
             return f"{self.identity} runs its hooks"
@@ -88,7 +88,7 @@ class LocalProcess:
 
     def state(self) -> UnitState:
         """Return its state for the hand-over."""
-        return UnitState(self.gpus, self.started_s, self.ready, self.rest is SleepState.ASLEEP)
+        return UnitState(self.gpus, self.started_s, self.ready, self.sleep_state is SleepState.ASLEEP)
 
     @property
     def status(self) -> PodStatus:
@@ -168,13 +168,17 @@ class Fleet:
 
     def asleep(self) -> list[LocalProcess]:
         """Return the sleeping processes that can be woken; the one that fell asleep last is the last."""
-        return [one for one in self.processes.values() if one.rest is SleepState.ASLEEP and not one.stopping]
+        return [
+            process
+            for process in self.processes.values()
+            if process.sleep_state is SleepState.ASLEEP and not process.stopping
+        ]
 
     def falling_asleep(self) -> int:
         """Return how many copies have finished their requests and are being put to sleep."""
         return sum(
-            one.rest is SleepState.FALLING_ASLEEP and not one.stopping and not one.carries
-            for one in self.processes.values()
+            process.sleep_state is SleepState.FALLING_ASLEEP and not process.stopping and not process.carries
+            for process in self.processes.values()
         )
 
     def room(self) -> int:
@@ -183,7 +187,7 @@ class Fleet:
         Copies that sleep or fall asleep count. A copy that is being stopped counts only if it serves one request in its
         life, and may still be at work on that, or until its hooks have ended: the next copy may need the saved state.
         """
-        living = sum(self.is_once() or one.saves or not one.stopping for one in self.processes.values())
+        living = sum(self.is_once() or process.saves or not process.stopping for process in self.processes.values())
         return max(resolve_program(self.revision).max_scale - living, 0)
 
     def starting(self) -> int:
@@ -200,13 +204,13 @@ def counts_of(processes: Iterable[LocalProcess], fleet: Fleet | None, home: str,
         if process.home != home:
             continue
         if process.stopping:
-            stopping_asleep += process.rest is SleepState.ASLEEP
-            leaving += process.rest is not SleepState.ASLEEP
-        elif process.rest is SleepState.ASLEEP:
+            stopping_asleep += process.sleep_state is SleepState.ASLEEP
+            leaving += process.sleep_state is not SleepState.ASLEEP
+        elif process.sleep_state is SleepState.ASLEEP:
             sleeping += 1
-        elif process.rest is SleepState.SPENT:
+        elif process.sleep_state is SleepState.SPENT:
             leaving += 1
-        elif process.rest is SleepState.FALLING_ASLEEP:
+        elif process.sleep_state is SleepState.FALLING_ASLEEP:
             leaving += 1
             falling_asleep += 1
         else:
@@ -226,4 +230,4 @@ def counts_of(processes: Iterable[LocalProcess], fleet: Fleet | None, home: str,
 
 
 def _is_wanted(process: LocalProcess) -> bool:
-    return process.rest in {SleepState.AWAKE, SleepState.WAKING}
+    return process.sleep_state in {SleepState.AWAKE, SleepState.WAKING}

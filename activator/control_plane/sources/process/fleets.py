@@ -49,7 +49,7 @@ class Fleets:
     def counts(self, key: str, group: str, now_s: float) -> ProgramCounts:
         """Count the processes of a revision that belong to this group, also of one that was dropped."""
         fleet = self.by_key.get(key)
-        processes = [*self.of(key), *(one for one in self.leaving.values() if one.key == key)]
+        processes = [*self.of(key), *(process for process in self.leaving.values() if process.key == key)]
         return counts_of(processes, fleet, group, fleet is not None and now_s >= fleet.not_before_s)
 
     def running(self, key: str) -> int:
@@ -65,7 +65,7 @@ class Fleets:
         fleet = self.by_key.get(key)
         if fleet is None:
             return []
-        starting = [(one.identity, one.unit.hint()) for one in fleet.running() if not one.ready]
+        starting = [(process.identity, process.unit.hint()) for process in fleet.running() if not process.ready]
         hints = [f"{identity}: {hint}" for identity, hint in starting if hint]
         is_shown = fleet.failure or not fleet.last_failure or fleet.ready()
         return hints[:1] + ([] if is_shown else [f"the last run failed: {fleet.last_failure}"])
@@ -77,22 +77,26 @@ class Fleets:
 
     def is_awake(self, key: str) -> bool:
         """Return True if a process of the revision starts, runs or stops, also of one that was dropped."""
-        leaving = (one for one in self.leaving.values() if one.key == key)
-        return any(one.rest is not SleepState.ASLEEP for one in (*self.of(key), *leaving))
+        leaving = (process for process in self.leaving.values() if process.key == key)
+        return any(process.sleep_state is not SleepState.ASLEEP for process in (*self.of(key), *leaving))
 
     def are_continued(self) -> bool:
         """Return True if all programs that were handed over as ready are pods again."""
-        return all(one.ready or not one.was_ready or one.rest is not SleepState.AWAKE for one in self.processes())
+        return all(
+            process.ready or not process.was_ready or process.sleep_state is not SleepState.AWAKE
+            for process in self.processes()
+        )
 
     def is_being_left(self, claim: str) -> bool:
         """Return True if a program that is about to end has this claim."""
         everything = [*self.processes(), *self.leaving.values()]
-        return bool(claim) and any(one.stopping and one.unit.claim == claim for one in everything)
+        return bool(claim) and any(process.stopping and process.unit.claim == claim for process in everything)
 
     def save_s(self) -> float:
         """Return how long the hooks before a stop may take, those of the copy with the longest ones, in seconds."""
-        hooks = [one.revision.program.hooks for one in self.processes() if one.revision and one.revision.program]
-        return max([sum(float(hook.timeout) for hook in one.before_stop) for one in hooks], default=0.0)
+        programs = [process.revision.program for process in self.processes() if process.revision is not None]
+        hooks = [program.hooks.before_stop for program in programs if program is not None]
+        return max([sum(float(hook.timeout) for hook in before_stop) for before_stop in hooks], default=0.0)
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """Return the counts for /debug."""

@@ -1,4 +1,4 @@
-"""The programs while they are being handed over to another process of the activator: the old one's side."""
+"""The programs while they are being handed over to another process of the activator: the part of the old one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GivenPrograms:
 
     def keys_with_programs(self) -> list[tuple[str, str]]:
         """Return the revisions that have programs, and the kind of each program (`Unit.kind`)."""
-        return [(fleet.key, one.unit.kind) for fleet in self._fleets.all() for one in fleet.processes.values()]
+        return [(fleet.key, process.unit.kind) for fleet in self._fleets.all() for process in fleet.processes.values()]
 
     def unsettled(self) -> str:
         """Return why the programs cannot be handed over now; empty if they can."""
@@ -34,11 +34,11 @@ class GivenPrograms:
         try:
             for fleet in self._fleets.all():
                 programs = []
-                for one in fleet.processes.values():
-                    self._given.append(one.unit)  # first: a part of it may be held when it fails
-                    program, found = one.unit.hand_over(one.state())
+                for process in fleet.processes.values():
+                    self._given.append(process.unit)  # first: a part of it may be held when it fails
+                    program, handed = process.unit.hand_over(process.state())
                     programs.append(program)
-                    descriptors.extend(found)
+                    descriptors.extend(handed)
                 fleets.append(fleet.handed(tuple(programs)))
         except OSError:
             for descriptor in descriptors:
@@ -49,7 +49,9 @@ class GivenPrograms:
     def taken(self) -> tuple[str, ...]:
         """Return the programs for one request that have had it since they were handed over."""
         processes = self._fleets.processes()
-        return tuple([one.identity for one in processes if one.unit in self._given and one.taken.is_set()])
+        return tuple(
+            [process.identity for process in processes if process.unit in self._given and process.taken.is_set()]
+        )
 
     def take_back(self) -> None:
         """Continue with them: the other process has not taken them."""

@@ -38,10 +38,10 @@ class GpuPool:
 
     def give_back(self, holder: str) -> bool:
         """Release the GPUs of a holder that has ended; True if it had any."""
-        had = [gpu for gpu, one in self._holders.items() if one == holder]
-        for gpu in had:
+        held = [gpu for gpu, present in self._holders.items() if present == holder]
+        for gpu in held:
             del self._holders[gpu]
-        return bool(had)
+        return bool(held)
 
     def shown(self) -> dict[str, str]:
         """Return the holder of each GPU; empty: it is free."""

@@ -92,9 +92,9 @@ class Received:
     def __init__(self, programs: HandedPrograms, descriptors: list[int]) -> None:
         self.programs = programs
         self.fleets = {fleet.key: fleet for fleet in programs.fleets}
-        handed = [one for fleet in programs.fleets for one in fleet.programs]
-        self._containers = {one.identity for one in handed if one.container is not None}
-        order = [one.identity for one in handed if one.container is None]
+        handed = [program for fleet in programs.fleets for program in fleet.programs]
+        self._containers = {program.identity for program in handed if program.container is not None}
+        order = [program.identity for program in handed if program.container is None]
         assert len(descriptors) == DESCRIPTORS * len(order), "the descriptors of each program"
         self._descriptors = {
             identity: descriptors[DESCRIPTORS * index : DESCRIPTORS * (index + 1)]

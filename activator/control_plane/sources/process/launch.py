@@ -30,27 +30,27 @@ class Launch:
     def __init__(
         self,
         settings: Process,
-        place: ProgramAddress,
+        program_address: ProgramAddress,
         mark: str,
         identity: str = "",
         gpus: Sequence[str] = (),
         cgroup: Cgroup | None = None,
     ) -> None:
         self.directory = directory_of(settings, os.environ)
-        found = variables_of(settings, self.directory, os.environ)
+        configured = variables_of(settings, self.directory, os.environ)
         for command in (settings.command, settings.readiness.command, settings.stop.command):
             if command:
-                check_program(command, self.directory, found)
-        self.variables = {**_UNBUFFERED, **found, **place.variables(), MARK: mark}
+                check_program(command, self.directory, configured)
+        self.variables = {**_UNBUFFERED, **configured, **program_address.variables(), MARK: mark}
         if identity:
             self.variables[PROGRAM_MARK] = mark_of(mark, identity)
         if settings.gpus:
             self.variables.update(dict.fromkeys(VARIABLES, ",".join(gpus)))
         self._owner = owner_of(settings) if settings.user else None
-        self._place = place
+        self._program_address = program_address
         limits = limits_of(settings)
         if cgroup is not None:
-            limits = [f"cgroup={cgroup.path}", *(one for one in limits if not one.startswith("memory="))]
+            limits = [f"cgroup={cgroup.path}", *(limit for limit in limits if not limit.startswith("memory="))]
         self._prefix = [sys.executable, "-I", "-S", _LAUNCHER, *limits, "--"] if limits else []
 
     async def start(self, command: Sequence[str]) -> ChildHandle:
@@ -62,4 +62,4 @@ class Launch:
         return spawn_silent(self._words(command), self.variables, self.directory or None)
 
     def _words(self, command: Sequence[str]) -> list[str]:
-        return [*self._prefix, *map(self._place.fill, command)]
+        return [*self._prefix, *map(self._program_address.fill, command)]

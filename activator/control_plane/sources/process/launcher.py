@@ -15,23 +15,23 @@ NOT_POSSIBLE = 126
 
 def limit(key: str, values: list[int]) -> str:
     """Apply one setting to this process: a resource limit or the user. Return the error, or an empty string."""
-    what = f"set `{key}`"
+    step = f"set `{key}`"
     try:
         if key == "cpus":
-            what = "run on the processors of `cpus`"
+            step = "run on the processors of `cpus`"
             os.sched_setaffinity(0, values)
         elif key == "nice":
-            what = "set `nice` (below 0 needs root)"
+            step = "set `nice` (below 0 needs root)"
             os.setpriority(os.PRIO_PROCESS, 0, values[0])
         elif key == "memory":
             resource.setrlimit(resource.RLIMIT_DATA, (values[0], values[0]))
         elif key == "user":  # uid, gid, supplementary groups
-            what = "become `user` (that needs root)"
+            step = "become `user` (that needs root)"
             os.setgroups(values[2:])
             os.setgid(values[1])
             os.setuid(values[0])
     except (OSError, ValueError) as error:
-        return f"cannot {what}: {error.strerror if isinstance(error, OSError) else error}"
+        return f"cannot {step}: {error.strerror if isinstance(error, OSError) else error}"
     return ""
 
 
@@ -45,12 +45,12 @@ def join(cgroup: str) -> str:
     return ""
 
 
-def start(places: list[str], command: list[str]) -> str:
+def start(paths: list[str], command: list[str]) -> str:
     """Execute the first of these programs that exists; return why that is not possible."""
     problem = "no such program"
-    for place in places:
+    for path in paths:
         try:
-            os.execv(place, command)
+            os.execv(path, command)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -59,18 +59,18 @@ def start(places: list[str], command: list[str]) -> str:
 
 
 def main() -> None:
-    split = sys.argv.index("--")
-    command = sys.argv[split + 1 :]
+    separator = sys.argv.index("--")
+    command = sys.argv[separator + 1 :]
     # Found before the change of the user: the new user may not be able to read the modules that this imports.
     is_path = "/" in command[0]
-    places = [command[0]] if is_path else [os.path.join(folder, command[0]) for folder in os.get_exec_path()]
-    for setting in sys.argv[1:split]:
+    paths = [command[0]] if is_path else [os.path.join(folder, command[0]) for folder in os.get_exec_path()]
+    for setting in sys.argv[1:separator]:
         key, _, words = setting.partition("=")
         problem = join(words) if key == "cgroup" else limit(key, [int(number) for number in words.split(",")])
         if problem:
             break
     else:
-        problem = start(places, command)
+        problem = start(paths, command)
     sys.stderr.write(f"{problem}\n")
     sys.exit(NOT_POSSIBLE)
 

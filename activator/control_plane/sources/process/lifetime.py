@@ -74,9 +74,9 @@ class Lifetime:
     """The life of one program; `run` returns why it ended, or an empty string if that was requested."""
 
     def __init__(
-        self, keeper: LifetimeListener, tasks: TaskGroupOwner, now: Now, fleet: Fleet, process: LocalProcess
+        self, listener: LifetimeListener, tasks: TaskGroupOwner, now: Now, fleet: Fleet, process: LocalProcess
     ) -> None:
-        self._keeper = keeper
+        self._listener = listener
         self._tasks = tasks
         self._now = now
         self._fleet = fleet
@@ -90,48 +90,48 @@ class Lifetime:
         try:
             await self._unit.start(self._process.stop_asked)
         except ConfigError as error:
-            self._keeper.failed_for_good(self._fleet)
+            self._listener.failed_for_good(self._fleet)
             return error.problems[0] + (f" ({len(error.problems)} mistakes)" if error.problems[1:] else "")
         except NotStartedError as error:
             if error.for_good:
-                self._keeper.failed_for_good(self._fleet)
+                self._listener.failed_for_good(self._fleet)
             return error.cause
         if not self._process.is_handed:
             self._process.started_s = self._now()
-        self._keeper.has_started(self._fleet, self._process)
+        self._listener.has_started(self._fleet, self._process)
         return await self._watch()
 
     async def _watch(self) -> str:
         fleet, process, unit = self._fleet, self._process, self._unit
         exited: asyncio.Task[None] = self._tasks.start("exit", unit.exited())
-        asked = asyncio.ensure_future(process.stop_asked.wait())  # noqa: TID251 - cancelled below
+        stop_requested = asyncio.ensure_future(process.stop_asked.wait())  # noqa: TID251 - cancelled below
         ready: asyncio.Task[str] = self._tasks.start("readiness", self._ready())
         try:
-            await asyncio.wait({exited, asked, ready}, return_when=asyncio.FIRST_COMPLETED)
-            # `asked` is done some turns of the loop after its event; `stopping` is set at once.
+            await asyncio.wait({exited, stop_requested, ready}, return_when=asyncio.FIRST_COMPLETED)
+            # `stop_requested` is done some turns of the loop after its event; `stopping` is set at once.
             if ready.done() and not exited.done() and not process.stopping:
                 if cause := ready.result():
                     await self._until_owned()
-                    self._keeper.failed_for_good(fleet)  # requests have waited for as long as configured
+                    self._listener.failed_for_good(fleet)  # requests have waited for as long as configured
                     return cause
-                if not process.was_ready and process.rest is SleepState.AWAKE:
+                if not process.was_ready and process.sleep_state is SleepState.AWAKE:
                     fleet.start_s = self._now() - process.started_s
                     level = logging.DEBUG if process.is_once else logging.INFO
                     log.log(level, "%s: ready after %s", process.identity, lasting(fleet.start_s))
-                if process.rest is SleepState.AWAKE:
+                if process.sleep_state is SleepState.AWAKE:
                     process.saves = bool(self._hooks.before_stop)
-                    self._keeper.became_ready(fleet, process)
+                    self._listener.became_ready(fleet, process)
                 if process.is_once:
-                    await self._serve_once(exited, asked)
-                elif cause := await self._run_and_rest(exited, asked):
+                    await self._serve_once(exited, stop_requested)
+                elif cause := await self._run_and_sleep(exited, stop_requested):
                     return cause
             if exited.done():
-                if process.rest is SleepState.ASLEEP:
+                if process.sleep_state is SleepState.ASLEEP:
                     log.info("%s exited while asleep", process.identity)
                     return ""
                 cause = await (verdict_on(process) if process.is_once and process.ready else unit.cause())
                 if cause and unit.left_running and self._now() - process.started_s < DAEMON_WITHIN_S:
-                    self._keeper.failed_for_good(fleet)  # it would do the same the next time
+                    self._listener.failed_for_good(fleet)  # it would do the same the next time
                 await unit.end_rest()
                 return cause
             ready.cancel()
@@ -139,7 +139,7 @@ class Lifetime:
             return ""
         finally:
             ready.cancel()
-            asked.cancel()
+            stop_requested.cancel()
             await unit.end()
             await exited
             if process.stopped_for:
@@ -147,7 +147,7 @@ class Lifetime:
 
     async def _ready(self) -> str:
         """Wait until it is ready, in the rest of its time; return why it does not get ready. A sleeping one is."""
-        if self._process.rest in _SLEEPING:
+        if self._process.sleep_state in _SLEEPING:
             return ""
         timeout_s = float(self._fleet.revision.timeouts.startup)
         if self._process.is_handed:
@@ -174,38 +174,38 @@ class Lifetime:
         finally:
             self._process.runs_hooks = False
 
-    async def _serve_once(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
+    async def _serve_once(self, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> None:
         """Wait from ready until it has had its request and has exited, or is to be stopped."""
         process = self._process
-        is_over = await until_over(process, exited, asked)
+        is_over = await until_over(process, exited, stop_requested)
         if process.stopping:
             return
-        process.rest = SleepState.SPENT
-        self._keeper.was_spent(self._fleet, process)
+        process.sleep_state = SleepState.SPENT
+        self._listener.was_spent(self._fleet, process)
         if is_over:
             process.carries = False
-            await until_ended(process, exited, asked)
+            await until_ended(process, exited, stop_requested)
             if not exited.done():
-                self._keeper.stop(process)
+                self._listener.stop(process)
 
-    async def _run_and_rest(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> str:
+    async def _run_and_sleep(self, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> str:
         """Run from ready until it exits or is to be stopped; return why it must be ended, or an empty string."""
         fleet, process = self._fleet, self._process
         while True:
-            if process.rest not in _SLEEPING:  # else it was handed over
-                if not await _first_of(process.sleep_asked, exited, asked):
+            if process.sleep_state not in _SLEEPING:  # else it was handed over
+                if not await _first_of(process.sleep_asked, exited, stop_requested):
                     return ""
                 process.sleep_asked.clear()
-                problem = await self._fall_asleep(exited, asked)
+                problem = await self._fall_asleep(exited, stop_requested)
                 if problem:
                     log.warning("%s could not be put to sleep, and is stopped: %s", process.identity, problem)
-                    self._keeper.stop(process)
+                    self._listener.stop(process)
                 if exited.done() or process.stopping:
                     return ""
             limit_s = 0.0 if process.sleep is None else float(process.sleep.for_)
-            if not await _first_of(process.wake_asked, exited, asked, limit_s or None):
+            if not await _first_of(process.wake_asked, exited, stop_requested, limit_s or None):
                 if not exited.done():
-                    self._keeper.stop(process, f"after {lasting(limit_s)} asleep")
+                    self._listener.stop(process, f"after {lasting(limit_s)} asleep")
                 return ""
             process.wake_asked.clear()
             began_s = self._now()
@@ -217,16 +217,16 @@ class Lifetime:
             fleet.wake_s = self._now() - began_s
             if exited.done() or process.stopping:
                 return ""
-            process.rest = SleepState.AWAKE
+            process.sleep_state = SleepState.AWAKE
             process.saves = bool(self._hooks.before_stop)
             log.info("%s is awake", process.identity)
-            self._keeper.became_ready(fleet, process)
+            self._listener.became_ready(fleet, process)
 
-    async def _fall_asleep(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> str:
+    async def _fall_asleep(self, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> str:
         """Drain the program and put it to sleep; return the cause of a failure, or an empty string."""
         process = self._process
         limit_s = max(self._drain_limit_s(), _DRAIN_REPORT_S)
-        if not await _first_of(process.drained, exited, asked, limit_s):
+        if not await _first_of(process.drained, exited, stop_requested, limit_s):
             if exited.done() or process.stopping:
                 return ""
             process.carries = False  # it is stopped at once
@@ -238,14 +238,14 @@ class Lifetime:
         problem = await put_to_sleep(self._unit, settings)
         if problem or exited.done() or process.stopping:
             return problem
-        process.rest = SleepState.ASLEEP
+        process.sleep_state = SleepState.ASLEEP
         log.info("%s sleeps", process.identity)
-        self._keeper.fell_asleep(self._fleet, process)
+        self._listener.fell_asleep(self._fleet, process)
         return ""
 
     def _drain_limit_s(self) -> float:
         """Return how long the requests of the program may still run."""
-        grace_s = self._keeper.grace_of(self._process.home)
+        grace_s = self._listener.grace_of(self._process.home)
         return self._process.drain_timeout_s + _DRAIN_SLACK_S if grace_s is None else grace_s
 
     async def _wind_down(self, exited: asyncio.Future[None]) -> None:
@@ -253,19 +253,19 @@ class Lifetime:
         fleet, process = self._fleet, self._process
         drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
         if process.carries:
-            waits: set[asyncio.Future[Any]] = {drained, exited}
-            await asyncio.wait(waits, timeout=self._drain_limit_s(), return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {drained, exited}
+            await asyncio.wait(either, timeout=self._drain_limit_s(), return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
-        if process.saves and process.rest is SleepState.AWAKE and not self._unit.is_foreign():
+        if process.saves and process.sleep_state is SleepState.AWAKE and not self._unit.is_foreign():
             hooks = self._tasks.start("hooks", self._run_hooks("before_stop", self._hooks.before_stop))
             await asyncio.wait({hooks, exited}, return_when=asyncio.FIRST_COMPLETED)
             hooks.cancel()
             await asyncio.wait({hooks})
         if process.saves:
             process.saves = False
-            self._keeper.has_saved(fleet)
+            self._listener.has_saved(fleet)
         may_be_stopped = process.is_handed or (process.sleep is not None and stops_by_signal(process.sleep))
-        if may_be_stopped and process.rest is not SleepState.AWAKE:
+        if may_be_stopped and process.sleep_state is not SleepState.AWAKE:
             await self._unit.signal("SIGCONT")  # a stopped process could not react to the stop signal
         until_s = self._now() + self._unit.grace_s
         await self._unit.stop()
@@ -273,13 +273,16 @@ class Lifetime:
 
 
 async def _first_of(
-    event: asyncio.Event, exited: asyncio.Future[None], asked: asyncio.Future[Any], timeout_s: float | None = None
+    event: asyncio.Event,
+    exited: asyncio.Future[None],
+    stop_requested: asyncio.Future[Any],
+    timeout_s: float | None = None,
 ) -> bool:
     """Return True if the event came first, before the program exited, was to be stopped, or the time was up."""
-    waits = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
+    occurred = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
     try:
-        both: set[asyncio.Future[Any]] = {waits, exited, asked}
-        await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        return event.is_set() and not exited.done() and not asked.done()
+        awaited: set[asyncio.Future[Any]] = {occurred, exited, stop_requested}
+        await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return event.is_set() and not exited.done() and not stop_requested.done()
     finally:
-        waits.cancel()
+        occurred.cancel()

@@ -25,27 +25,27 @@ VERDICT_S: Final = 1.0  # within this time the data plane reports the end of a r
 log = logging.getLogger("activator.process")
 
 
-async def until_over(process: LocalProcess, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> bool:
+async def until_over(process: LocalProcess, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> bool:
     """Wait for its request and the end of that; False if the copy exits or is to be stopped first."""
     limit_s = process.drain_timeout_s
     for event, timeout_s in ((process.taken, None), (process.drained, limit_s)):
-        waits = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
+        occurred = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
         try:
-            both: set[asyncio.Future[Any]] = {waits, exited, asked}
-            await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            awaited: set[asyncio.Future[Any]] = {occurred, exited, stop_requested}
+            await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            waits.cancel()
-        if exited.done() or asked.done():
+            occurred.cancel()
+        if exited.done() or stop_requested.done():
             return False
     return True
 
 
-async def until_ended(process: LocalProcess, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
+async def until_ended(process: LocalProcess, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> None:
     """Wait until the copy has ended by itself, for its grace at most."""
-    waits: set[asyncio.Future[Any]] = {exited, asked}
+    either: set[asyncio.Future[Any]] = {exited, stop_requested}
     grace_s = process.unit.grace_s
-    await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-    if not exited.done() and not asked.done():
+    await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+    if not exited.done() and not stop_requested.done():
         log.warning("%s did not exit within %g s after its request; stopping it", process.identity, grace_s)
 
 

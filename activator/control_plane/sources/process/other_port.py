@@ -33,19 +33,19 @@ class OtherPort:
 
         A port counts if two checks in a row find it alone: a program may open others first, such as one for metrics.
         """
-        port, before = self._port, 0
+        port, last_other = self._port, 0
         checks = Backoff(OTHER_PORT_INITIAL_S, OTHER_PORT_MAX_S)
         while port and self._tree is not None:
             await pause(checks.next_s())
             if listens(join_address(LOOPBACK_4, port)):
                 return
-            found = await asyncio.to_thread(ports_of, await self._tree.living())
-            if port in found:  # on ::1, or where the kernel does not answer `listens`
+            ports = await asyncio.to_thread(ports_of, await self._tree.living())
+            if port in ports:  # on ::1, or where the kernel does not answer `listens`
                 return
-            other = next(iter(found)) if len(found) == 1 else 0
-            if other and other == before:
+            other = next(iter(ports)) if len(ports) == 1 else 0
+            if other and other == last_other:
                 remedy = f"pass it `{{port}}` in the command or $PORT, or set `port: {other}`"
-                self.found = f"pid {found[other]} listens on {other}, not on {port}: if that is its port, {remedy}"
+                self.found = f"pid {ports[other]} listens on {other}, not on {port}: if that is its port, {remedy}"
                 log.warning("%s: %s", self._identity, self.found)
                 return
-            before = other
+            last_other = other

@@ -85,9 +85,9 @@ class Output:
         return [*self._kept, *(text for data in begun if (text := plain(data)))]
 
     def _line(self, stream: str, data: bytes) -> None:
-        for place in range(0, len(data), LINE_BYTES_MAX):
-            piece = data[place : place + LINE_BYTES_MAX]
-            if place == 0 and stream not in self._long:
+        for start in range(0, len(data), LINE_BYTES_MAX):
+            piece = data[start : start + LINE_BYTES_MAX]
+            if start == 0 and stream not in self._long:
                 self._keep(plain(piece))
             if self._on_line is not None:
                 self._on_line(stream, piece)
@@ -106,16 +106,16 @@ class OutputRateLimiter:
 
     def __init__(self, now: Now) -> None:
         self._now = now
-        self._left: float = BURST_BYTES  # below 0: the reader has to wait
-        self._seen_s = now()
+        self._budget_bytes: float = BURST_BYTES  # below 0: the reader has to wait
+        self._counted_s = now()
 
     def wait_s(self, taken: int, lines: int) -> float:
         """Account for a read of `taken` bytes; return how long to wait before the next read."""
         taken = max(taken, lines * LINE_COST_BYTES)
         now_s = self._now()
-        self._left = min(self._left + (now_s - self._seen_s) * RATE_BYTES_S, BURST_BYTES) - taken
-        self._seen_s = now_s
-        return max(-self._left / RATE_BYTES_S, 0.0)
+        self._budget_bytes = min(self._budget_bytes + (now_s - self._counted_s) * RATE_BYTES_S, BURST_BYTES) - taken
+        self._counted_s = now_s
+        return max(-self._budget_bytes / RATE_BYTES_S, 0.0)
 
 
 def plain(data: bytes) -> str:

@@ -29,17 +29,17 @@ DESCRIPTORS_MAX: Final = 200_000  # descriptors that are searched for the owner 
 def listens(address: str) -> bool:
     """Return True if a program of this machine listens on the address; checked without a connection."""
     host, port = split_address(address)
-    found = listening_at(host) if host.startswith("/") else listening(host, port)
-    if found is None:
+    state = listening_at(host) if host.startswith("/") else listening(host, port)
+    if state is None:
         return socket_listens(host) if host.startswith("/") else port_listens(port)
-    return found is Listening.YES
+    return state is Listening.YES
 
 
 def is_taken(port: int) -> bool:
     """Return True if a program of this machine listens on the port."""
-    found = (listening(LOOPBACK_4, port), listening(LOOPBACK_6, port))
-    if None not in found:
-        return any(one is not Listening.NO for one in found)
+    states = (listening(LOOPBACK_4, port), listening(LOOPBACK_6, port))
+    if None not in states:
+        return any(state is not Listening.NO for state in states)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
         try:
@@ -77,16 +77,16 @@ def ports_of(processes: Iterable[int]) -> dict[int, int]:
 
 def owners(sockets: frozenset[int], processes: Iterable[int]) -> dict[int, int]:
     """Return, for each socket, the first of these processes that has it open; sockets without one are left out."""
-    found: dict[int, int] = {}
+    owner_by_socket: dict[int, int] = {}
     examined = 0
     for process in processes:
-        if len(found) == len(sockets) or examined > DESCRIPTORS_MAX:
+        if len(owner_by_socket) == len(sockets) or examined > DESCRIPTORS_MAX:
             break
         descriptors = _sockets_of(process, DESCRIPTORS_MAX)
         examined += len(descriptors)
         for inode in sockets & descriptors:
-            found.setdefault(inode, process)
-    return found
+            owner_by_socket.setdefault(inode, process)
+    return owner_by_socket
 
 
 def described(process: int) -> str:
@@ -106,17 +106,17 @@ def _processes() -> list[int]:
         return []
 
 
-def _sockets_of(process: int, most: int) -> frozenset[int]:
+def _sockets_of(process: int, limit: int) -> frozenset[int]:
     folder = f"/proc/{process}/fd"
-    found = set()
+    inodes = set()
     try:
-        for name in os.listdir(folder)[:most]:
+        for name in os.listdir(folder)[:limit]:
             kind, _, inode = os.readlink(f"{folder}/{name}").partition(":")
             if kind == "socket":
-                found.add(int(inode.strip("[]")))
+                inodes.add(int(inode.strip("[]")))
     except OSError:  # another user's process, or it has ended: the sockets found so far are valid
-        return frozenset(found)
-    return frozenset(found)
+        return frozenset(inodes)
+    return frozenset(inodes)
 
 
 def _belongs(process: int, group: int, mark: str, port: int) -> bool:

@@ -53,9 +53,9 @@ class ProcessTree:
     async def living(self) -> list[int]:
         """Return its processes that are alive; none where /proc does not show them."""
         # The search through /proc may take some milliseconds.
-        found = await asyncio.to_thread(_living, set(self._sessions), self._entry, dict(self._claimed))
-        self._sessions.update(_sessions_of(found))  # a process may overwrite its environment later
-        return found
+        alive = await asyncio.to_thread(_living, set(self._sessions), self._entry, dict(self._claimed))
+        self._sessions.update(_sessions_of(alive))  # a process may overwrite its environment later
+        return alive
 
     async def claim_hidden(self, others: AbstractSet[int]) -> None:
         """Count orphans with an overwritten environment as processes of this program, which has just ended.
@@ -63,8 +63,8 @@ class ProcessTree:
         They are children of the activator, younger than the program, and not in a session of other programs. `others`
         has these sessions, and is read after the search: a program may be started meanwhile.
         """
-        found = _sessions_of(await asyncio.to_thread(_hidden, self._started))
-        self._sessions.update(found - others)
+        sessions = _sessions_of(await asyncio.to_thread(_hidden, self._started))
+        self._sessions.update(sessions - others)
 
     async def signal(self, number: int) -> None:
         """Send a signal to the group, and to processes of the program outside of it.
@@ -102,29 +102,29 @@ class ProcessTree:
         """
         signal_group(self.group, signal.SIGKILL)
         steps, waited_s = Backoff(CHECK_INITIAL_S, CHECK_MAX_S), 0.0
-        while left := await self.living():
+        while alive := await self.living():
             if waited_s >= REPORT_AFTER_S and may_give_up():
                 return
-            for process in left:
+            for process in alive:
                 kill(process)
             step_s = steps.next_s()
             if waited_s < REPORT_AFTER_S <= waited_s + step_s:
-                log.error("%s: processes %s cannot be killed", self._mark, left)
+                log.error("%s: processes %s cannot be killed", self._mark, alive)
             await pause(step_s)
             waited_s += step_s
 
 
 def _living(sessions: set[int], entry: bytes, claimed: dict[int, int]) -> list[int]:
     """Return the processes of these sessions, those with this entry in their environment, and those claimed."""
-    found = living(sessions, entry) or []
+    alive = living(sessions, entry) or []
     for process, started in claimed.items():
         try:
             fields = stat_fields(process)
         except OSError:  # it has ended
             continue
-        if int(fields[STARTED]) == started and fields[STATE] not in (b"Z", b"X") and process not in found:
-            found.append(process)
-    return found
+        if int(fields[STARTED]) == started and fields[STATE] not in (b"Z", b"X") and process not in alive:
+            alive.append(process)
+    return alive
 
 
 def _descendants(ancestors: set[int]) -> list[int]:
@@ -137,17 +137,17 @@ def _descendants(ancestors: set[int]) -> list[int]:
             except OSError:  # it has ended
                 continue
             children.setdefault(parent, []).append(int(name))
-    found, left = [], list(ancestors)
-    while left:
-        below = children.pop(left.pop(), [])
-        found += below
-        left += below
-    return found
+    descendants, pending = [], list(ancestors)
+    while pending:
+        below = children.pop(pending.pop(), [])
+        descendants += below
+        pending += below
+    return descendants
 
 
 def _hidden(since: int) -> list[int]:
     """Return the activator's children that started at `since` or later and whose environment has no variables."""
-    found, own = [], os.getpid()
+    hidden, own = [], os.getpid()
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -159,8 +159,8 @@ def _hidden(since: int) -> list[int]:
         except OSError:  # it has ended, or belongs to another user
             continue
         if variables is not None and b"=" not in variables:
-            found.append(int(name))
-    return found
+            hidden.append(int(name))
+    return hidden
 
 
 def _start_of(process: int) -> int:
@@ -172,15 +172,15 @@ def _start_of(process: int) -> int:
 
 
 def _sessions_of(processes: list[int]) -> set[int]:
-    found, own = set(), os.getsid(0)
+    sessions, own = set(), os.getsid(0)
     for process in processes:
         try:
             session = os.getsid(process)
         except ProcessLookupError:
             continue
         if session > 0 and session != own:
-            found.add(session)
-    return found
+            sessions.add(session)
+    return sessions
 
 
 def signal_group(group: int, number: int) -> None:

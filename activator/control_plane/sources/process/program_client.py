@@ -47,6 +47,8 @@ async def query_program(
 
 
 class _Answer(ResponseSink):
+    """The received part of a response."""
+
     def __init__(self, discards: bool) -> None:
         self._discards = discards
         self.status = 0
@@ -68,18 +70,18 @@ class _Answer(ResponseSink):
 
 
 async def _reply(reader: asyncio.StreamReader, body_bytes_max: int, discards: bool) -> Reply:
-    found = _Answer(discards)
-    parser = ResponseParser(found)
+    answer = _Answer(discards)
+    parser = ResponseParser(answer)
     parser.expect(False)
-    while not found.is_whole:
+    while not answer.is_whole:
         data = await reader.read(_READ_BYTES)
         error = parser.feed(data) if data else parser.feed_eof()
-        if found.status and not body_bytes_max and not discards:
+        if answer.status and not body_bytes_max and not discards:
             break
         if error is not None:
             return Reply(problem=error.detail or "no valid HTTP response")
-        if len(found.body) > body_bytes_max:
+        if len(answer.body) > body_bytes_max:
             return Reply(problem=f"the answer is larger than {body_bytes_max // KIB} KiB")
-        if not data and not found.is_whole:
+        if not data and not answer.is_whole:
             return Reply(problem="it closed the connection")
-    return Reply(found.status, bytes(found.body))
+    return Reply(answer.status, bytes(answer.body))

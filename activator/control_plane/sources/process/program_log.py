@@ -47,8 +47,8 @@ class Terminal:
         writer = self._writers.get(stream)
         if writer is None:
             descriptor = (sys.stdout if stream == "stdout" else sys.stderr).fileno()
-            what = f"the {stream} of programs"
-            writer = self._writers[stream] = LineWriter(what, descriptor, TERMINAL_BYTES_MAX, log, shared=True)
+            name = f"the {stream} of programs"
+            writer = self._writers[stream] = LineWriter(name, descriptor, TERMINAL_BYTES_MAX, log, shared=True)
         if len(line) > writer.room_bytes:
             if not self.lost_lines:
                 log.warning("dropping output of programs: the reader of our %s is too slow", stream)
@@ -98,18 +98,18 @@ class History:
 
     def after(self, number: int) -> tuple[list[HistoryLine], int]:
         """Return the lines with a greater number, and how many of those are no longer kept."""
-        found = [line for line in self._lines if line.number > number]
-        first = found[0].number if found else self._next
-        return found, max(first - number - 1, 0)
+        lines = [line for line in self._lines if line.number > number]
+        first = lines[0].number if lines else self._next
+        return lines, max(first - number - 1, 0)
 
     def newest(self, since: int, lines_max: int) -> list[HistoryLine]:
         """Return the last `lines_max` lines with a greater number than `since`, in order."""
-        found: list[HistoryLine] = []
+        newest_first: list[HistoryLine] = []
         for line in reversed(self._lines):
-            if line.number <= since or len(found) == lines_max:
+            if line.number <= since or len(newest_first) == lines_max:
                 break
-            found.append(line)
-        return found[::-1]
+            newest_first.append(line)
+        return newest_first[::-1]
 
     @property
     def last(self) -> int:

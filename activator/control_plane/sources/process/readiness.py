@@ -74,8 +74,8 @@ async def until_answered(
 
 def step_s(waited_s: float, took_s: float, step_share: float) -> float:
     """Return the time until the next check, `waited_s` after the start, if the last one took `took_s`."""
-    of_checks_s = PORT_STEP_CHECKS * took_s if step_share == PORT_STEP_SHARE else 0.0  # a slow answer costs us nothing
-    return max(waited_s * step_share, of_checks_s, READINESS_STEP_MIN_S)
+    least_s = PORT_STEP_CHECKS * took_s if step_share == PORT_STEP_SHARE else 0.0  # a slow answer costs us nothing
+    return max(waited_s * step_share, least_s, READINESS_STEP_MIN_S)
 
 
 async def until_command(unit: Unit, command: list[str], interval_s: float, timeout_s: float, now: Now) -> bool:

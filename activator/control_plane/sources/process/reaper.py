@@ -31,23 +31,23 @@ def living(groups: set[int], mark: bytes) -> list[int] | None:
         names = os.listdir("/proc")
     except OSError:
         return None
-    found: list[int] = []
-    left = [name for name in names if name.isdigit() and int(name) != os.getpid()]
+    alive: list[int] = []
+    unchecked = [name for name in names if name.isdigit() and int(name) != os.getpid()]
     give_up = time.monotonic() + EXECUTES_S
     while True:
         executing = []
-        for name in left:
+        for name in unchecked:
             try:
                 is_ours = belongs(name, groups, mark)
             except OSError:
                 continue  # it has ended, or belongs to another user
             if is_ours:
-                found.append(int(name))
+                alive.append(int(name))
             elif is_ours is None:
                 executing.append(name)
         if not executing or time.monotonic() > give_up:
-            return found
-        left = executing
+            return alive
+        unchecked = executing
         time.sleep(0.001)
 
 
@@ -94,12 +94,12 @@ def stat(name: str) -> list[bytes]:
 def kill_all(groups: set[int], mark: bytes) -> bool:
     """Kill the groups and the processes with the mark; True if there were any."""
     killed = [group for group in groups if kill(-group)]
-    left = living(groups, mark)
-    if left is None:
+    alive = living(groups, mark)
+    if alive is None:
         return bool(killed)
-    for process in left:
+    for process in alive:
         kill(process)
-    return bool(left)
+    return bool(alive)
 
 
 def kill(process: int) -> bool:
@@ -120,17 +120,17 @@ def remove_all(path: str, mark: str) -> bool:
 
     query = json.dumps({"label": [f"{CONTAINER_MARK}={mark}"]}).replace('"', "%22").replace(" ", "")
     try:
-        listed = json.loads(asked(path, f"GET /containers/json?all=true&filters={query}"))
-        names = [one["Id"] for one in listed if one["Id"].isalnum()]
+        listed = json.loads(call_engine(path, f"GET /containers/json?all=true&filters={query}"))
+        names = [container["Id"] for container in listed if container["Id"].isalnum()]
         for name in names:
-            asked(path, f"POST /containers/{name}/kill?signal=SIGKILL")
-            asked(path, f"DELETE /containers/{name}?force=true&v=true")
+            call_engine(path, f"POST /containers/{name}/kill?signal=SIGKILL")
+            call_engine(path, f"DELETE /containers/{name}?force=true&v=true")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False  # it is unreachable, or not an engine
     return bool(names)
 
 
-def asked(path: str, request: str) -> bytes:
+def call_engine(path: str, request: str) -> bytes:
     """Return the body of the engine's response. Raises OSError."""
     import socket
 

@@ -85,11 +85,11 @@ class OutputTailSender:
 
 def bounded(texts: list[str]) -> tuple[str, ...]:
     """Return the last lines that fit; the beginning of the last one if it alone does not fit."""
-    left = OUTPUT_BYTES_MAX
+    room = OUTPUT_BYTES_MAX
     kept: list[str] = []
     for text in reversed(texts):
-        left -= len(text.encode("utf-8", "replace")) + 1
-        if left < 0:
+        room -= len(text.encode("utf-8", "replace")) + 1
+        if room < 0:
             break
         kept.append(text)
     if not kept and texts:

@@ -90,7 +90,7 @@ class ProcessSource(Source):
         """
         with_programs = {key: revision for key, revision in revisions.items() if revision.program is not None}
         self.supervisor.gpus.configure([str(gpu) for gpu in config.gpus])
-        self._grace_s = {one.name: float(one.grace) for one in config.groups if one.grace is not None}
+        self._grace_s = {group.name: float(group.grace) for group in config.groups if group.grace is not None}
         for key, revision in revisions.items():
             if key in with_programs:
                 self.supervisor.set_revision(key, revision)
@@ -100,10 +100,10 @@ class ProcessSource(Source):
         self.groups.configure(resolve_groups(config, self.memory.counted()))
         self.dependencies.configure({key: tuple(map(key_of, one.depends_on)) for key, one in with_programs.items()})
         for key, revision in with_programs.items():
-            self._set(key, revision)
+            self._set_scale(key, revision)
         self.dependencies.refresh()
 
-    def _set(self, key: str, revision: Revision) -> None:
+    def _set_scale(self, key: str, revision: Revision) -> None:
         """Set the scale of a revision, and which parts of the output and the work of its programs are watched."""
         running = self.supervisor.fleets.running(key)  # programs of a new revision were handed over
         if running and self.autoscaler.shown(key) is None:
@@ -122,7 +122,7 @@ class ProcessSource(Source):
     def add_revision(self, key: str, revision: Revision) -> None:
         """Add or replace a revision with a program that is not from the file."""
         self.supervisor.set_revision(key, revision)
-        self._set(key, revision)
+        self._set_scale(key, revision)
 
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)

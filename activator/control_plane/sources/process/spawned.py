@@ -54,7 +54,7 @@ class RunningProcess:
         self.close()
         self._ended.set()
 
-    def _note(self, code: int | None) -> None:
+    def _set_ended(self, code: int | None) -> None:
         self.returncode = code
         self._ended.set()
 
@@ -75,24 +75,24 @@ class ChildHandle(RunningProcess):
         super().__init__(process.pid, pipes)
         self._process = process
         try:
-            watched = watch(process.pid)
+            pidfd = watch(process.pid)
         except OSError:
             threading.Thread(target=self._wait, name=f"end of {process.pid}", daemon=True).start()
         else:
-            self._loop.add_reader(watched, self._may_have_ended, watched)
+            self._loop.add_reader(pidfd, self._may_have_ended, pidfd)
 
-    def _may_have_ended(self, watched: int) -> None:
+    def _may_have_ended(self, pidfd: int) -> None:
         code = self._process.poll()
         if code is not None:
-            self._loop.remove_reader(watched)
-            os.close(watched)
-            self._note(code)
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+            self._set_ended(code)
 
     def _wait(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
         code = self._process.wait()
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._note, code)
+            self._loop.call_soon_threadsafe(self._set_ended, code)
 
 
 class TakenOver(RunningProcess):
@@ -112,7 +112,7 @@ class TakenOver(RunningProcess):
 
     def _has_ended(self) -> None:
         self._close_pidfd()
-        self._note(None)
+        self._set_ended(None)
 
     def _close_pidfd(self) -> None:
         if self._pidfd >= 0:
@@ -132,12 +132,12 @@ class PipeReader(asyncio.Protocol):
         self._is_paused = False
         self._transport: asyncio.ReadTransport | None = None
 
-    async def read(self, most: int = -1) -> bytes:
-        """Return the next data, `most` bytes at most; empty at the end. Without `most`: everything up to the end."""
-        while not self._has_ended and (most < 0 or not self._data):
+    async def read(self, limit: int = -1) -> bytes:
+        """Return the next data, `limit` bytes at most; empty at the end. Without `limit`: everything up to the end."""
+        while not self._has_ended and (limit < 0 or not self._data):
             self._arrived.clear()
             await self._arrived.wait()
-        data = bytes(self._data if most < 0 else self._data[:most])
+        data = bytes(self._data if limit < 0 else self._data[:limit])
         del self._data[: len(data)]
         self._update()
         return data
@@ -250,17 +250,17 @@ async def spawn(
             await pipe.connect(owner)
             pipes.append(pipe)
         error, out = pipes
-        spawned = ChildHandle(_started(command, variables, directory, out.end, error.end), pipes)
+        spawned = ChildHandle(_start(command, variables, directory, out.end, error.end), pipes)
         undo.pop_all()
     return spawned
 
 
 def spawn_silent(command: Sequence[str], variables: Mapping[str, str], directory: str | None) -> ChildHandle:
     """Start a program as `spawn` does, without its output. Raises OSError."""
-    return ChildHandle(_started(command, variables, directory, subprocess.DEVNULL, subprocess.DEVNULL))
+    return ChildHandle(_start(command, variables, directory, subprocess.DEVNULL, subprocess.DEVNULL))
 
 
-def _started(
+def _start(
     command: Sequence[str], variables: Mapping[str, str], directory: str | None, out: int, error: int
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(

@@ -71,7 +71,7 @@ class ProgramListener(Protocol):
 class ProcessSupervisor(LifetimeListener):
     """The supervisor of local programs: it runs the wanted number for each revision. `units` creates them.
 
-    `panicked(key, what, error, now_s)` is called with bugs of the activator and returns how long to wait.
+    `panicked(key, work, error, now_s)` is called with bugs of the activator and returns how long to wait.
     """
 
     def __init__(
@@ -200,8 +200,8 @@ class ProcessSupervisor(LifetimeListener):
     def relist(self, key: str) -> None:
         """Submit the present pods of a revision again, even if there are none."""
         fleet = self.fleets.get(key)
-        running = [] if fleet is None else [one for one in fleet.running() if not one.taken.is_set()]
-        pods = [seen for process in running if (seen := process.seen(SOURCE)) is not None]
+        running = [] if fleet is None else [process for process in fleet.running() if not process.taken.is_set()]
+        pods = [pod for process in running if (pod := process.seen(SOURCE)) is not None]
         self._submit(PodsListed(key, SOURCE, tuple(pods)))
         if fleet is not None and fleet.failure:
             self._submit(RevisionFailed(key, fleet.failure, fleet.not_before_s))
@@ -279,10 +279,10 @@ class ProcessSupervisor(LifetimeListener):
             process.is_handed, process.was_ready = True, program.is_ready
             process.started_s = program.started_s
             if program.is_asleep:
-                process.rest = SleepState.ASLEEP
+                process.sleep_state = SleepState.ASLEEP
             else:
-                self._show(process)
-            self._tasks.start(f"process {identity}", self._live(fleet, process))
+                self._submit_pod(process)
+            self._tasks.start(f"process {identity}", self._run_process(fleet, process))
         if fleet.failure:
             self._submit(RevisionFailed(fleet.key, fleet.failure, fleet.not_before_s))
         if fleet.not_before_s > self._now():
@@ -295,17 +295,17 @@ class ProcessSupervisor(LifetimeListener):
         if self._closed or self.is_held or self.fleets.get(fleet.key) is not fleet:
             return
         try:
-            self._move_towards(fleet)
+            self._start_or_stop(fleet)
         except Exception as error:  # e.g. no free port; while the load stays the same nothing else would try again
-            fleet.not_before_s = self._now() + self._went_wrong(fleet, "processes", error)
+            fleet.not_before_s = self._now() + self._internal_error(fleet, "processes", error)
             self._tasks.start("restart", self._after_backoff(fleet))
 
-    def _went_wrong(self, fleet: Fleet, what: str, error: Exception) -> float:
-        backoff_s = self._panicked(f"{TASK}processes of {fleet.key}", what, error, self._now())
-        log.error("an internal error with %s of %s; next attempt in %.1f s", what, fleet.key, backoff_s, exc_info=error)
+    def _internal_error(self, fleet: Fleet, part: str, error: Exception) -> float:
+        backoff_s = self._panicked(f"{TASK}processes of {fleet.key}", part, error, self._now())
+        log.error("an internal error with %s of %s; next attempt in %.1f s", part, fleet.key, backoff_s, exc_info=error)
         return backoff_s
 
-    def _move_towards(self, fleet: Fleet) -> None:
+    def _start_or_stop(self, fleet: Fleet) -> None:
         running = fleet.running()
         if (missing := fleet.wanted - len(running)) > 0:
             self._add(fleet, missing)
@@ -324,7 +324,7 @@ class ProcessSupervisor(LifetimeListener):
             return
         asleep = fleet.asleep()
         for process in asleep[max(len(asleep) - missing, 0) :]:
-            process.rest = SleepState.WAKING
+            process.sleep_state = SleepState.WAKING
             process.wake_asked.set()
             missing -= 1
         missing = min(missing - fleet.falling_asleep(), fleet.room())  # one that falls asleep is woken then
@@ -335,7 +335,7 @@ class ProcessSupervisor(LifetimeListener):
 
     def _put_to_sleep(self, process: LocalProcess) -> None:
         process.ready = False
-        process.rest = SleepState.FALLING_ASLEEP
+        process.sleep_state = SleepState.FALLING_ASLEEP
         process.sleep_asked.set()
         self._submit(PodGone(process.key, SOURCE, process.identity))
         self._listener.ready_changed(process.key, self.fleets.by_key[process.key].ready())
@@ -358,8 +358,8 @@ class ProcessSupervisor(LifetimeListener):
             self.gpus.give_back(identity)
             return False
         process = self._new_process(fleet, identity, unit, settings.sleep, gpus)
-        self._show(process)
-        self._tasks.start(f"process {process.identity}", self._live(fleet, process))
+        self._submit_pod(process)
+        self._tasks.start(f"process {process.identity}", self._run_process(fleet, process))
         return True
 
     def _new_process(
@@ -372,11 +372,11 @@ class ProcessSupervisor(LifetimeListener):
         process.revision = fleet.revision
         return process
 
-    def _show(self, process: LocalProcess) -> None:
-        seen = process.seen(SOURCE)
-        if seen is not None:
+    def _submit_pod(self, process: LocalProcess) -> None:
+        pod = process.seen(SOURCE)
+        if pod is not None:
             process.is_shown = True
-            self._submit(seen)
+            self._submit(pod)
 
     def stop(self, process: LocalProcess, why: str = "") -> None:
         if not process.stopping:
@@ -393,12 +393,12 @@ class ProcessSupervisor(LifetimeListener):
 
     # --- one process from start to end ---
 
-    async def _live(self, fleet: Fleet, process: LocalProcess) -> None:
+    async def _run_process(self, fleet: Fleet, process: LocalProcess) -> None:
         cause = ""
         try:
             cause = await Lifetime(self, self._tasks, self._now, fleet, process).run()
         except Exception as error:
-            self._went_wrong(fleet, process.identity, error)
+            self._internal_error(fleet, process.identity, error)
             cause = f"an internal error ({error!r})"
         finally:
             try:
@@ -427,7 +427,7 @@ class ProcessSupervisor(LifetimeListener):
 
     def has_started(self, fleet: Fleet, process: LocalProcess) -> None:
         if not process.stopping and not process.is_shown:
-            self._show(process)
+            self._submit_pod(process)
 
     def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
         self._submit(PodGone(process.key, SOURCE, process.identity))  # the data plane's last report about it follows
@@ -453,7 +453,7 @@ class ProcessSupervisor(LifetimeListener):
         if fleet.failure:
             fleet.failure = ""
             self._submit(RevisionRecovered(fleet.key))
-        self._show(process)
+        self._submit_pod(process)
         self._count_ready(process)
         self._reconcile(fleet)
         self._listener.programs_changed(process.key, process.home)
@@ -484,7 +484,7 @@ class ProcessSupervisor(LifetimeListener):
         fleet.not_before_s = self._now() + backoff_s
         again = f"; next attempt in {lasting(backoff_s)}" if fleet.wanted > len(fleet.running()) else ""
         log.warning("%s: %s%s", process.identity, cause, again)
-        if fleet.crashes >= CRASHES_MAX and not any(one.ready for one in fleet.running()):
+        if fleet.crashes >= CRASHES_MAX and not any(other.ready for other in fleet.running()):
             fleet.failure = cause
             self._submit(RevisionFailed(fleet.key, cause, fleet.not_before_s))
         self._tasks.start("restart", self._after_backoff(fleet))

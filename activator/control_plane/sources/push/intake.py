@@ -82,24 +82,24 @@ _VERDICTS: Final = {
 def parse_ip(text: str) -> Address | None:
     """Return the IP address, an IPv4-mapped IPv6 one as IPv4; None if it is not an IP address."""
     try:
-        found = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return None
-    if isinstance(found, ipaddress.IPv6Address):
-        return found.ipv4_mapped or (None if found.scope_id else found)
-    return found
+    if isinstance(address, ipaddress.IPv6Address):
+        return address.ipv4_mapped or (None if address.scope_id else address)
+    return address
 
 
 def parse_address(text: str) -> tuple[Address, str] | None:
     """Return the IP address of `ip:port` and the canonical text; None if it is invalid."""
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    found = parse_ip(host[1:-1] if bracketed else host)
-    if not colon or found is None or bracketed != (":" in host) or not (port.isascii() and port.isdecimal()):
+    ip = parse_ip(host[1:-1] if bracketed else host)
+    if not colon or ip is None or bracketed != (":" in host) or not (port.isascii() and port.isdecimal()):
         return None
     if len(port) > 5 or not 0 < int(port) < 65_536:
         return None
-    return found, f"[{found}]:{int(port)}" if found.version == 6 else f"{found}:{int(port)}"
+    return ip, f"[{ip}]:{int(port)}" if ip.version == 6 else f"{ip}:{int(port)}"
 
 
 class PushIntake:
@@ -125,10 +125,10 @@ class PushIntake:
         self._model = model
         self._networks = networks
         self._probe_pod = probe_pod
-        self._at_once = asyncio.Semaphore(PUSH_VALIDATIONS_MAX)
+        self._probe_limit = asyncio.Semaphore(PUSH_VALIDATIONS_MAX)
         # The last report of each pod with a running validation, and the number of its validations.
         self._newest: dict[tuple[str, str], Report] = {}
-        self._asking: Counter[tuple[str, str]] = Counter()
+        self._validations: Counter[tuple[str, str]] = Counter()
         self._waiting: int = 0
         self.verdict_totals: dict[ReportOutcome, int] = {}
         self.validation_totals: dict[ProbeOutcome, int] = {}
@@ -160,13 +160,13 @@ class PushIntake:
                 return ReportOutcome.OTHER_ADDRESS
         if known is None and report.state in {"not_ready", "draining"}:
             return ReportOutcome.UNKNOWN_POD
-        name = (key, report.pod)
-        if name in self._newest:
-            self._newest[name] = report  # a running validation of the pod then finds that it is outdated
+        pod = (key, report.pod)
+        if pod in self._newest:
+            self._newest[pod] = report  # a running validation of the pod then finds that it is outdated
         if report.state == "ready" and _needs_probe(known, address):
             spec = revision.spec
             request = ProbeRequest(address, spec.probing.probe, spec.connection.tls, report.pod)
-            verdict = await self._validate(name, report, request)
+            verdict = await self._validate(pod, report, request)
             if verdict is not None:
                 return verdict
         return await self._apply(ObservedPod(key, PUSH, report.pod, address, _STATUS[report.state]))
@@ -176,27 +176,27 @@ class PushIntake:
         done, _ = await asyncio.wait({future}, timeout=self._answer_within_s)
         return _VERDICTS[future.result()] if done else ReportOutcome.WAITING
 
-    async def _validate(self, name: tuple[str, str], report: Report, request: ProbeRequest) -> ReportOutcome | None:
+    async def _validate(self, pod: tuple[str, str], report: Report, request: ProbeRequest) -> ReportOutcome | None:
         """Probe the pod; return None if it has answered and its report is still the newest."""
         if self._waiting >= PUSH_WAITING_MAX:
             return ReportOutcome.BUSY
         self._waiting += 1
-        self._asking[name] += 1
-        self._newest[name] = report
+        self._validations[pod] += 1
+        self._newest[pod] = report
         try:
-            async with self._at_once:
-                if self._newest.get(name) is not report:
+            async with self._probe_limit:
+                if self._newest.get(pod) is not report:
                     return ReportOutcome.SUPERSEDED
-                found = await self._probe_pod(request, PROBE_TIMEOUT_S)
-            self.validation_totals[found] = self.validation_totals.get(found, 0) + 1
-            if self._newest.get(name) is not report:
+                outcome = await self._probe_pod(request, PROBE_TIMEOUT_S)
+            self.validation_totals[outcome] = self.validation_totals.get(outcome, 0) + 1
+            if self._newest.get(pod) is not report:
                 return ReportOutcome.SUPERSEDED
-            return None if found is ProbeOutcome.ANSWERED else ReportOutcome.NOT_VALIDATED
+            return None if outcome is ProbeOutcome.ANSWERED else ReportOutcome.NOT_VALIDATED
         finally:
             self._waiting -= 1
-            self._asking[name] -= 1
-            if not self._asking[name]:
-                del self._asking[name], self._newest[name]
+            self._validations[pod] -= 1
+            if not self._validations[pod]:
+                del self._validations[pod], self._newest[pod]
 
 
 def _needs_probe(known: PodRecord | None, address: str) -> bool:

@@ -93,7 +93,7 @@ class PushServer:
             return _problem(413, f"{len(reports)} reports at once, expected at most {PUSH_REPORTS_MAX}")
         peer = request.remote or ""
         verdicts = await asyncio.gather(*(self._intake.take(report, peer) for report in reports))
-        answers = [{"pod": one.pod, "outcome": verdict.value} for one, verdict in zip(reports, verdicts)]
+        answers = [{"pod": report.pod, "outcome": verdict.value} for report, verdict in zip(reports, verdicts)]
         if isinstance(body, list):
             return _json(200, answers)
         return _json(_STATUS[verdicts[0]], answers[0])

@@ -20,7 +20,7 @@ from activator.control_plane.sources.activations.objects import (
     StartingPod,
     Workload,
 )
-from activator.control_plane.sources.activations.other_targets import Place
+from activator.control_plane.sources.activations.other_targets import TargetKey
 from activator.control_plane.sources.activations.source import ActivationSource
 from activator.control_plane.sources.cluster.reconcile_queue import ReconcileQueue
 from activator.kubernetes.objects import EndpointSlice
@@ -157,7 +157,7 @@ class World:
         )
         services: dict[str, AnnotatedService] = {}
         fronts = Fronts(services.get, self.mark, lambda ports: frozenset(), self.clock.now, lambda: "")
-        self.followed: set[Place] = set()  # targets of kinds that are not watched
+        self.followed: set[TargetKey] = set()  # targets of kinds that are not watched
         self.source = ActivationSource(
             self._make,
             frozenset(names()),
@@ -180,11 +180,11 @@ class World:
         else:
             self.changes.append(RevisionGone(key))
 
-    def follow(self, place: Place) -> None:
-        self.followed.add(place)
+    def follow(self, target: TargetKey) -> None:
+        self.followed.add(target)
 
-    def forget(self, place: Place) -> None:
-        self.followed.discard(place)
+    def forget(self, target: TargetKey) -> None:
+        self.followed.discard(target)
 
     def _work_out(self, key: str) -> float:
         """As the mode does, but for the scaling."""

@@ -11,7 +11,7 @@ from activator.control_plane.sources.activations.objects import Workload
 from activator.control_plane.sources.activations.other_targets import (
     OTHER_TARGET_INTERVAL_S,
     OtherTargets,
-    Place,
+    TargetKey,
     labels_of,
 )
 from activator.kubernetes.errors import UnreachableError
@@ -77,7 +77,7 @@ async def test_an_answer_that_cannot_be_read_ends_nothing(answer: bytes | Except
         clock.pass_time(seconds)
         await asyncio.sleep(0)
 
-    def file(place: Place, workload: Workload | None, problem: str) -> None:
+    def file(place: TargetKey, workload: Workload | None, problem: str) -> None:
         assert workload is not None and not problem
         filed.append(workload.spec.replicas)
 
@@ -92,7 +92,7 @@ async def test_an_answer_that_cannot_be_read_ends_nothing(answer: bytes | Except
 @on_a_loop
 async def test_what_could_not_be_read_is_read_when_the_api_is_back() -> None:
     clock = ManualClock()
-    filed: list[Place] = []
+    filed: list[TargetKey] = []
 
     async def pause(seconds: float) -> None:
         await asyncio.sleep(0)
