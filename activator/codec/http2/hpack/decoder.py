@@ -138,10 +138,10 @@ class HpackDecoder:
                         raise HpackError("an index of 0")
                     field = _STATIC[index]
                 else:
-                    place = len(self._entries) + _STATIC_MAX - index
-                    if place < self._first:
+                    position = len(self._entries) + _STATIC_MAX - index
+                    if position < self._first:
                         raise HpackError("an index beyond the table")
-                    field = self._entries[place]
+                    field = self._entries[position]
             else:
                 field = self._literal(data, pos, end, left)
                 pos = self._pos
@@ -252,7 +252,7 @@ class HpackDecoder:
                 return self._shared(data, pos, end, keep, index)
             return self._own_literal(data, start, pos, end, keep, index)
         if index != 0:
-            named = self._at(index)
+            named = self._field_at(index)
             name = named.name
             kind = named.name_kind
             value = self._string(data, pos, end, keep)
@@ -279,24 +279,24 @@ class HpackDecoder:
         size &= 0x7F
         after = start + 1 + size
         if after > end or size == 0x7F:
-            place: i64 = -1
+            cache_slot: i64 = -1
         else:
             last: i64 = data[after - 1]
             middle: i64 = data[start + size // 2]
             before_last: i64 = data[after - 2]
-            place = (last + before_last * 7 + middle * 31 + size * 61 + index) & (_SHARED_MAX - 1)
-            known = _SHARED[place]
-            if known.name is _STATIC[index].name and data[start:after] == _SHARED_CODES[place]:
+            cache_slot = (last + before_last * 7 + middle * 31 + size * 61 + index) & (_SHARED_MAX - 1)
+            known = _SHARED[cache_slot]
+            if known.name is _STATIC[index].name and data[start:after] == _SHARED_CODES[cache_slot]:
                 self._pos = after
                 return known
-        named = _STATIC[index]
+        static = _STATIC[index]
         value = self._string(data, start, end, keep)
-        if len(named.name) + len(value) > keep:
+        if len(static.name) + len(value) > keep:
             return _TOO_LARGE
-        field = Field(named.name, value, named.name_kind, False)
-        if place >= 0:
-            _SHARED[place] = field
-            _SHARED_CODES[place] = data[start:after]
+        field = Field(static.name, value, static.name_kind, False)
+        if cache_slot >= 0:
+            _SHARED[cache_slot] = field
+            _SHARED_CODES[cache_slot] = data[start:after]
         return field
 
     def _own_literal(self, data: bytes, start: i64, value_at: i64, end: i64, keep: i64, index: i64) -> Field:
@@ -315,12 +315,12 @@ class HpackDecoder:
         if known is not None:
             self._pos = after
             return known
-        named = _STATIC[index]
+        static = _STATIC[index]
         value = self._string(data, value_at, end, keep)
-        if len(named.name) + len(value) > keep:
+        if len(static.name) + len(value) > keep:
             return _TOO_LARGE
         first: i64 = data[start]
-        field = Field(named.name, value, named.name_kind, first >= _NEVER)
+        field = Field(static.name, value, static.name_kind, first >= _NEVER)
         size = len(literal)
         if size <= _OWN_BYTES_MAX:
             if not self._own or self._own_bytes + size > _OWN_BYTES_MAX:
@@ -337,14 +337,14 @@ class HpackDecoder:
             self._evict(-1)
         return _TOO_LARGE
 
-    def _at(self, index: i64) -> Field:
+    def _field_at(self, index: i64) -> Field:
         """Return the field at an index that is not 0 (RFC 7541 2.3.3)."""
         if index <= _STATIC_MAX:
             return _STATIC[index]
-        place = len(self._entries) + _STATIC_MAX - index
-        if place < self._first:
+        position = len(self._entries) + _STATIC_MAX - index
+        if position < self._first:
             raise HpackError("an index beyond the table")
-        return self._entries[place]
+        return self._entries[position]
 
     def _string(self, data: bytes, start: i64, end: i64, keep: i64) -> bytes:
         """Return the string at `start`, and set `_pos` behind it. A long one is truncated to more than `keep` bytes."""
@@ -383,6 +383,7 @@ class HpackDecoder:
 
 
 def _larger_than_any() -> Field:
+    """Return the placeholder for a field that is too large to be kept."""
     field = Field(b"", b"", 0, False)
     field.size = 1 << 62
     return field
