@@ -24,11 +24,11 @@ def child_name(parent: str, suffix: str) -> str:
         return parent + suffix
     if len(suffix) < _HEAD:
         return parent[: _HEAD - len(suffix)] + _digest(parent) + suffix
-    made = parent[:_HEAD] + _digest(parent + suffix)
-    made += suffix[: _NAME_MAX - len(made)]
-    while not (made[-1].isascii() and made[-1].isalnum()):  # a name ends in a letter or a digit
-        made = made[:-1]
-    return made
+    name = parent[:_HEAD] + _digest(parent + suffix)
+    name += suffix[: _NAME_MAX - len(name)]
+    while not (name[-1].isascii() and name[-1].isalnum()):  # a name ends in a letter or a digit
+        name = name[:-1]
+    return name
 
 
 def private_service(revision: str) -> str:

@@ -51,6 +51,7 @@ def adopt() -> bool:
 
 
 def _has_ended_child() -> bool:
+    """Return True if a child has ended and was not waited for."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -58,7 +59,8 @@ def _has_ended_child() -> bool:
 
 
 def _ended_children() -> list[tuple[int, bytes]]:
-    me = str(os.getpid()).encode()
+    """Return process ID and start time of each child that has ended and was not waited for."""
+    own_process = str(os.getpid()).encode()
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -67,7 +69,7 @@ def _ended_children() -> list[tuple[int, bytes]]:
             fields = stat_fields(name)
         except OSError:
             continue  # the process has ended
-        if fields[STATE] == b"Z" and fields[PARENT] == me:
+        if fields[STATE] == b"Z" and fields[PARENT] == own_process:
             found.append((int(name), fields[STARTED]))
     return found
 

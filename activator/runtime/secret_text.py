@@ -16,7 +16,10 @@ VARIABLES: Final[set[str]] = set()  # names of environment variables that hold s
 
 
 def read_secret(setting: str, what: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the secret without surrounding whitespace, empty for an empty setting. Raises StartError with `what`."""
+    """Return the secret without surrounding whitespace, empty for an empty setting.
+
+    Raises StartError, whose text begins with `what`, the name of the setting.
+    """
     if setting.startswith(FILE):
         return _from_file(setting.removeprefix(FILE), what)
     if setting.startswith(ENVIRONMENT):

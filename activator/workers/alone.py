@@ -33,7 +33,7 @@ from activator.workers.peers import Peers, first_slot, make_peers
 from activator.workers.process import Serving, Worker
 from activator.workers.workers import ListenerPlan, Released, ReleasedWorker, Workers
 
-NONE: Final = "there are no workers beside this process (`workers: 1`)"
+NO_WORKERS: Final = "there are no workers beside this process (`workers: 1`)"
 
 
 class OneInspection(Inspection):
@@ -49,7 +49,7 @@ class OneInspection(Inspection):
         return self._data.snapshot(only)
 
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
-        raise NoWorkerError(NONE)
+        raise NoWorkerError(NO_WORKERS)
 
     async def last_requests(self, key: str, count: int) -> dict[int, dict[str, Any]]:
         return {0: self._data.last_requests(key, count)}
@@ -58,10 +58,10 @@ class OneInspection(Inspection):
         return None if place else self._data.capture_of(number)
 
     async def tasks_of(self, place: int) -> Any:
-        raise NoWorkerError(NONE)
+        raise NoWorkerError(NO_WORKERS)
 
     async def profile_of(self, place: int, seconds: float) -> Any:
-        raise NoWorkerError(NONE)
+        raise NoWorkerError(NO_WORKERS)
 
     def describe(self) -> list[dict[str, Any]]:
         return []

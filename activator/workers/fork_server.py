@@ -103,6 +103,7 @@ def fork_zygote() -> Zygote:
 
 
 def _load() -> None:
+    """Load the program, and prepare its memory to be shared."""
     from activator.runtime.memory import FreedMemory
     from activator.workers import process
 
@@ -155,6 +156,7 @@ class ForkServer:
             return 0
 
     def _serve(self, selector: selectors.BaseSelector) -> bool:
+        """Process one request of the parent. Return False if the parent has ended."""
         data, descriptors, _, _ = socket.recv_fds(self._parent, REQUEST.size, 1, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
@@ -175,6 +177,7 @@ class ForkServer:
         return True
 
     def _become_worker(self, selector: selectors.BaseSelector, descriptor: int) -> None:
+        """Run the worker in the forked process, and exit."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -195,6 +198,7 @@ class ForkServer:
                 os._exit(code)
 
     def _reap(self) -> None:
+        """Report the workers that have ended."""
         while self._numbers:
             child, status = os.waitpid(-1, os.WNOHANG)
             if child == 0:

@@ -106,6 +106,7 @@ class Forking:
             self._socket = None
 
     def _readable(self) -> None:
+        """Process one reply of the fork server."""
         assert self._socket is not None
         try:
             data, descriptors, _, _ = socket.recv_fds(self._socket, REPLY.size, 1, socket.MSG_CMSG_CLOEXEC)
@@ -126,6 +127,7 @@ class Forking:
             self._listener.not_forked(number, os.strerror(status or errno.EMFILE))
 
     def _lost(self) -> None:
+        """Start the fork server again after it has ended."""
         log.error("the process that starts workers has ended, and is started again")
         self._disconnect()
         assert self._process is not None

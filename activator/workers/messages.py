@@ -286,6 +286,7 @@ def _plain(value: object) -> object:
 
 
 def _made(kind: type, value: Any) -> object:
+    """Return a value of a type of the configuration."""
     return kind(value)
 
 

@@ -56,10 +56,12 @@ def lasting(one: T) -> T:
 
 
 def _least(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    """Return the lower value of each key."""
     return {key: min(found[key] for found in (one, other) if key in found) for key in one | other}
 
 
 def _sum(one: Any, other: Any, is_greatest: bool) -> Any:
+    """Return the sum of two values of a field, or the greater one."""
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, Distribution):
