@@ -227,9 +227,9 @@ class Group:
     def tick(self) -> None:
         """Send heartbeats, and re-evaluate what depends on time. To be called some ten times in `silence_s`."""
         now_s = self._now()
-        lost_s = max(now_s - self._ticked_s - BEAT_INTERVAL_S, 0.0)  # this process did not run for so long
+        paused_s = max(now_s - self._ticked_s - BEAT_INTERVAL_S, 0.0)  # this process did not run for so long
         self._ticked_s = now_s
-        self.contacts.note_pause(lost_s)
+        self.contacts.note_pause(paused_s)
         if now_s - self._beat_s >= BEAT_INTERVAL_S and not self._is_leaving:
             self._beat_s = now_s
             for contact in self.contacts.linked():
@@ -312,6 +312,7 @@ class Group:
     # --- internal ---
 
     def _set_replica(self, replica: Replica) -> None:
+        """Replace what the others know of this replica."""
         self.replica = replica
         self._send_hellos()
         self._reconsider()
@@ -331,6 +332,7 @@ class Group:
                     self._send(contact.seat, Suspected(replica))
 
     def _may_take_part(self, now_s: float) -> bool:
+        """Return True if this replica may take part from now on (rules 5 and 6)."""
         if self._is_late():
             return False
         if now_s - self._started_s > 2.0 * self.rules.silence_s:
@@ -338,6 +340,7 @@ class Group:
         return self.contacts.are_all_known()
 
     def _hello(self) -> Hello:
+        """Return the `Hello` of this replica."""
         ended = tuple(self.contacts.ended)[-HELLO_ENDED_MAX:]
         known = self.contacts.alive()[-HELLO_ALIVE_MAX:]
         return Hello(self.replica, self.accepted, self._takes_part, ended, self.lives, known)
@@ -347,12 +350,14 @@ class Group:
             self._send(contact.seat, self._hello())
 
     def _note_ended(self, number: int) -> None:
+        """Register that the end of a replica, perhaps this one, is proven."""
         if number == self.number:
             self._die()
             return
         self.contacts.note_ended(number)
 
     def _die(self) -> None:
+        """Stop granting, because the others have declared this replica ended (rule 7)."""
         if self.has_died:
             return
         self.has_died = True
@@ -361,11 +366,13 @@ class Group:
         self._died()
 
     def _note_view(self, view: GroupView) -> None:
+        """Register the epoch and the replicas of a view that another replica has accepted."""
         self._highest = max(self._highest, view.epoch)
         self.contacts.note_alive(view.unproven)
         self.contacts.note_replicas(view.replicas)
 
     def _meet(self, contact: Contact, message: Hello) -> None:
+        """Process the `Hello` of the replica at this seat."""
         for number in message.ended:
             self._note_ended(number)
         number = message.replica.number
@@ -389,8 +396,8 @@ class Group:
 
     def _reconsider(self) -> None:
         """Propose a view, if this is the coordinator and the last view is outdated."""
-        cannot = self._is_leaving or not self._takes_part or self.has_died or self._is_late()
-        if cannot or self.coordinator() != self.seat:
+        may_not_propose = self._is_leaving or not self._takes_part or self.has_died or self._is_late()
+        if may_not_propose or self.coordinator() != self.seat:
             self._proposal = None
             return
         proposal = self._proposal
@@ -404,13 +411,14 @@ class Group:
         if not self.rules.grants_alone and not self.contacts.is_majority(seats):
             return
         present = self.accepted if proposal is None else proposal.view
-        fits = (present.replicas, present.unproven) == (replicas, unproven)
+        is_current = (present.replicas, present.unproven) == (replicas, unproven)
         is_late = self._highest > present.epoch  # a replica has accepted a later view, and would not accept this one
-        if fits and not is_late and (proposal is not None or present is self.effective):
+        if is_current and not is_late and (proposal is not None or present is self.effective):
             return
         self._propose(replicas, unproven)
 
     def _propose(self, replicas: tuple[Replica, ...], unproven: tuple[int, ...]) -> None:
+        """Propose a view of these replicas to the others in it."""
         epoch = next_epoch(self._highest, self.number)
         view = GroupView(epoch, replicas, unproven)
         others = {seat_of(replica.number) for replica in replicas} - {self.seat}
@@ -438,6 +446,7 @@ class Group:
         self._send(contact.seat, Accept(view.epoch, self.contacts.alive()))
 
     def _accepted_by(self, contact: Contact, message: Accept) -> None:
+        """Register that a replica has accepted a view."""
         contact.accepted_epoch = max(contact.accepted_epoch, message.epoch)
         self.contacts.note_replicas(message.known)
         for replica in message.known:
@@ -452,6 +461,7 @@ class Group:
         self._commit_if_accepted()
 
     def _commit_if_accepted(self) -> None:
+        """Put the proposed view into effect, if all its replicas have accepted it."""
         proposal = self._proposal
         if proposal is None or proposal.waiting:
             return
@@ -462,6 +472,7 @@ class Group:
         self._take_effect()
 
     def _take_effect(self) -> None:
+        """Adopt the accepted view."""
         if self.accepted.epoch > self.effective.epoch:
             self.effective = self.accepted
             self._adopt(self.effective)
@@ -482,6 +493,7 @@ class Group:
             self._send(contact.seat, Commit(self.effective.epoch))
 
     def _judge_majority(self, now_s: float) -> None:
+        """Stop or allow grants by rule 4."""
         if self.rules.grants_alone or self.has_died:
             return
         if self.contacts.has_majority():
@@ -493,6 +505,7 @@ class Group:
             self._allow(False)
 
     def _allow(self, allowed: bool) -> None:
+        """Report a change of the permission to grant."""
         if allowed != self.may_grant:
             self.may_grant = allowed
             self._grant(allowed)

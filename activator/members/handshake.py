@@ -144,6 +144,7 @@ class _Transcript:
         self._sent = hashlib.sha256()
 
     def add(self, frame: bytes) -> None:
+        """Append a frame that one of the two sides has sent."""
         self._sent.update(len(frame).to_bytes(4, "big") + frame)
 
     def code(self, purpose: bytes, *more: bytes) -> bytes:
@@ -294,9 +295,10 @@ def refusal(reason: str) -> bytes:
 
 
 def _frame_code(key: bytes, number: int, data: bytes | memoryview) -> bytes:
-    made = hashlib.blake2b(number.to_bytes(8, "big"), digest_size=CODE_BYTES, key=key)
-    made.update(data)
-    return made.digest()
+    """Return the code of a frame, by its number in its direction."""
+    frame_code = hashlib.blake2b(number.to_bytes(8, "big"), digest_size=CODE_BYTES, key=key)
+    frame_code.update(data)
+    return frame_code.digest()
 
 
 def _refused(refusal: Refusal) -> HandshakeError:
@@ -309,6 +311,7 @@ def _refused(refusal: Refusal) -> HandshakeError:
 
 
 def _other_version(version: int) -> str:
+    """Return the error text for a version that is not supported here."""
     return (
         f"version {version} of the protocol is not spoken here, but {OLDEST_PROTOCOL} to {PROTOCOL}: stop all members, "
         "and start them with one version of the program"
@@ -316,6 +319,7 @@ def _other_version(version: int) -> str:
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[_T], frame: bytes) -> _T:
+    """Decode a frame. Raises HandshakeError if it is malformed."""
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -47,7 +47,7 @@ class LocalProofs:
         if not process.machine or process.machine != self._process.machine:
             return
         watch = self._watches.get(replica)
-        if watch is not None and watch.of == planes:
+        if watch is not None and watch.label == planes:
             return
         if watch is not None:
             watch.close()
@@ -90,11 +90,13 @@ class LocalProofs:
     # --- internal ---
 
     def _inquired(self, number: int) -> None:
+        """Report the end of a replica, END_SETTLE_S after it was found."""
         self._inquiring.discard(number)
         if not self._is_closed:
             self._ended(number)
 
     def _settled(self, seat: int, party: PeerIdentity) -> None:
+        """Stop watching a replica that is alive END_SETTLE_S after it has lost its link."""
         if self._is_closed or self._is_linked(seat, party.replica):
             return
         watch = self._watches.get(party.replica)
@@ -103,5 +105,6 @@ class LocalProofs:
             del self._watches[party.replica]
 
     def _watched_ended(self, replica: int) -> None:
+        """Report the end of a replica whose processes were watched."""
         self._watches.pop(replica, None)
         self._ended(replica)

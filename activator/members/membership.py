@@ -131,7 +131,7 @@ class Membership(GroupSide):
         self._is_draining = False
         self._names: tuple[MemberName, ...] = ()
         self._formed = asyncio.Event()
-        self._mesh = Mesh(key, config.group, self._party, self._accepts, self._met, now, tasks)
+        self._mesh = Mesh(key, config.group, self._identity, self._accepts, self._met, now, tasks)
         self._plane_links = PlaneLinks(
             self.replica, planes, self._mesh, lambda seat: self._addresses.get(seat, ""), self._met, tasks, now
         )
@@ -238,6 +238,7 @@ class Membership(GroupSide):
     # --- the group ---
 
     async def _turn(self) -> None:
+        """Send heartbeats, dial missing links, and log why requests wait."""
         await pause(TICK_S)
         if self._now() - self._owned_s >= OWNED_INTERVAL_S:
             self._owned_s = self._now()
@@ -327,6 +328,7 @@ class Membership(GroupSide):
             link.wire.send(encode(message))
 
     def _learn(self, lives: RevisionLives) -> None:
+        """Take over the numbers of revisions from another replica, and log those that it has and this one lacks."""
         for key in self.lives.learn(lives):
             log.error(
                 "revision %s was removed and added again at other members but not at this replica: until it is "
@@ -335,6 +337,7 @@ class Membership(GroupSide):
             )
 
     def _allow(self, allowed: bool) -> None:
+        """Allow or forbid grants by the data planes."""
         if allowed:
             log.info("a majority of the group is reached again: slots are granted")
         else:
@@ -349,6 +352,7 @@ class Membership(GroupSide):
         self.group.ended(number)
 
     def _adopt(self, view: GroupView) -> None:
+        """Pass a view to the data planes and their links."""
         self.views_total += 1
         seats = [seat_of(replica.number) for replica in view.replicas]
         unproven = sorted({seat_of(number) for number in view.unproven})
@@ -376,12 +380,14 @@ class Membership(GroupSide):
     # --- links of the group ---
 
     def _redial(self) -> None:
+        """Dial the seats that have no link."""
         for seat in self._addresses:
             if seat != self.group.seat and seat not in self._links and seat not in self._dialling:
                 self._dialling.add(seat)
                 self._tasks.start("member link", self._dial_seat(seat))
 
     async def _dial_seat(self, seat: int) -> None:
+        """Dial the holder of this seat once, and pause after a failure."""
         try:
             self._met(await self._mesh.dial(self._addresses.get(seat, ""), 0, 0))
         except VacantError:
@@ -393,7 +399,8 @@ class Membership(GroupSide):
         finally:
             self._dialling.discard(seat)
 
-    def _party(self, data_plane: int) -> PeerIdentity:
+    def _identity(self, data_plane: int) -> PeerIdentity:
+        """Return the identity of a data plane of this replica; 0: of the replica as a whole."""
         return PeerIdentity(self._config.group, self.replica, data_plane, self._address, self._process)
 
     def _accepts(self, greeting: Greeting) -> None:
@@ -422,6 +429,7 @@ class Membership(GroupSide):
             raise NotWantedError("there is a link already")
 
     def _met(self, connection: Connection) -> None:
+        """Use an authenticated connection, or close it if it is not needed any more."""
         party = connection.party
         seat = seat_of(party.replica)
         is_taken = self.group.contacts.is_taken(seat, party.replica)
@@ -433,6 +441,7 @@ class Membership(GroupSide):
             self._link_seat(seat, connection)
 
     def _link_seat(self, seat: int, connection: Connection) -> None:
+        """Make the connection the link to this seat, unless another link of the same replicas stays (rule 1)."""
         former = self._links.get(seat)
         if former is not None:
             is_second = connection.is_dialled and not former.is_dialled
@@ -454,12 +463,14 @@ class Membership(GroupSide):
         self.group.linked(seat, connection.party.replica)
 
     def _drop_link(self, seat: int) -> None:
+        """End the link to this seat."""
         link = self._links.pop(seat)
         link.wire.reset()
         self.group.unlinked(seat)
         self._proofs.unlinked(seat, link.party)
 
     def _received(self, seat: int, wire: Wire, data: memoryview) -> None:
+        """Process a message of the link to this seat; a malformed one ends the link."""
         link = self._links.get(seat)
         if link is None or link.wire is not wire:
             return
@@ -483,6 +494,7 @@ class Membership(GroupSide):
             self._tasks.on_error("members", error)
 
     def _lost(self, seat: int, wire: Wire) -> None:
+        """Register that the link to this seat has ended."""
         link = self._links.get(seat)
         if link is None or link.wire is not wire:
             return

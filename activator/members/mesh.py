@@ -160,6 +160,7 @@ class Mesh:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     async def _greet(self, sock: socket.socket, host: str) -> None:
+        """Run the handshake of an accepted connection within HANDSHAKE_S."""
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await self._answer(sock)
@@ -175,6 +176,7 @@ class Mesh:
                 del self._under_way[host]
 
     async def _answer(self, sock: socket.socket) -> None:
+        """Run the listener's part of a handshake. Raises HandshakeError, OSError."""
         prepare(sock)
         listener = HandshakeServer(self._key, self._group)
         try:
@@ -191,6 +193,7 @@ class Mesh:
         self._met(Connection(sock, greeting.wanted, greeting.party, keys, False, listener.version))
 
     def _refused(self, host: str, error: Exception, is_dialled: bool) -> None:
+        """Count and log a refused connection, unless it only was not wanted."""
         if isinstance(error, NotWantedError):
             return
         kind = "refused" if isinstance(error, HandshakeError) else "no handshake"
@@ -205,12 +208,12 @@ class Mesh:
     async def dial(self, address: str, own: int, wanted: int, expected: int = 0) -> Connection:
         """Connect and authenticate. Raises VacantError, HandshakeError, OSError or TimeoutError."""
         async with asyncio.timeout(DIAL_S):
-            family, kind, protocol, _, place = await self._resolve(address)
+            family, kind, protocol, _, sockaddr = await self._resolve(address)
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
             async with asyncio.timeout(DIAL_S):
-                await self._loop.sock_connect(sock, place)
+                await self._loop.sock_connect(sock, sockaddr)
             prepare(sock)
             async with asyncio.timeout(HANDSHAKE_S):
                 return await self._handshake(sock, own, wanted, expected)
@@ -238,6 +241,7 @@ class Mesh:
             raise OSError(errno.EINVAL, f"{address!r} is not an address: {error}") from error
 
     async def _handshake(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
+        """Run the dialer's part of a handshake. Raises HandshakeError, OSError."""
         party = self._party(own)
         dialer = HandshakeClient(self._key, party, wanted, expected, os.urandom(NONCE_BYTES))
         await self._write(sock, dialer.opening)
@@ -251,6 +255,7 @@ class Mesh:
     # --- frames of the handshake ---
 
     async def _read(self, sock: socket.socket) -> bytes:
+        """Return the next frame. Raises HandshakeError if it is too long, ConnectionResetError at the end."""
         length = _LENGTH.unpack(await self._exactly(sock, _LENGTH.size))[0]
         if not 0 < length <= GREETING_BYTES_MAX:
             raise HandshakeError("malformed frame")
@@ -266,6 +271,7 @@ class Mesh:
         return data
 
     async def _write(self, sock: socket.socket, frame: bytes) -> None:
+        """Send a frame."""
         await self._loop.sock_sendall(sock, _LENGTH.pack(len(frame)) + frame)
 
 

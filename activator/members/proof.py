@@ -58,11 +58,11 @@ def _may_live(process: Process) -> bool:
 class EndOfProcesses:
     """A watch on processes: it calls `ended` once when all have ended, and never if one cannot be watched.
 
-    `of` is not used here; callers compare it.
+    `label` is for the caller, and not used here.
     """
 
-    def __init__(self, processes: Iterable[Process], of: object, ended: Callable[[], None]) -> None:
-        self.of = of
+    def __init__(self, processes: Iterable[Process], label: object, ended: Callable[[], None]) -> None:
+        self.label = label
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, Process] = {}  # by pidfd
@@ -112,18 +112,21 @@ class EndOfProcesses:
         return True
 
     def _one_ended(self, pidfd: int) -> None:
+        """Stop watching a process that has ended."""
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
         del self._watched[pidfd]
         self._end()
 
     def _end(self) -> None:
+        """Call `ended` if no watched process is left."""
         if self.is_watching and not self._watched:
             self.is_watching = False
             self._ended()
 
 
 def _has_ended(pidfd: int) -> bool:
+    """Return True if the process of this pidfd has ended."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
