@@ -27,8 +27,6 @@ NONE: Final = -1  # no member
 
 @final
 class _Word:
-    """One word of a level."""
-
     __slots__ = ("bits",)
 
     def __init__(self) -> None:
@@ -50,7 +48,7 @@ class Bitmap:
         level: i64 = 0
         while True:
             words = self._levels[level]
-            size = max((size + WORD_MASK) >> WORD_SHIFT, 1)
+            size = max((size + WORD_MASK) >> WORD_SHIFT, 1)  # words of this level, which are bits of the next one
             del words[size:]
             while len(words) < size:
                 words.append(_Word())

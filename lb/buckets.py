@@ -60,7 +60,7 @@ class RoomBuckets(RoomStructure):
         if tracker.room_load.count > 1:
             tracker.room_load.head = tracker.room_next
         tracker.room_load.count -= 1
-        tracker.room_load = tracker.room_load.higher
+        tracker.room_load = tracker.room_load.higher  # without a change of its links (rule 3)
         self._count_in(tracker)
         if load > self._highest:
             self._highest = load
@@ -79,7 +79,7 @@ class RoomBuckets(RoomStructure):
         else:
             self._highest = load
         tracker.room_load.count -= 1
-        tracker.room_load = tracker.room_load.lower
+        tracker.room_load = tracker.room_load.lower  # without a change of its links (rule 3)
         self._count_in(tracker)
 
     def size(self) -> i64:
@@ -188,7 +188,6 @@ class RoomBuckets(RoomStructure):
             self._marked.discard(number)
 
     def _add_load(self) -> None:
-        """Add the next higher load."""
         highest = self._loads[len(self._loads) - 1]
         load = Load(highest.load + 1)
         highest.higher = load

@@ -76,7 +76,7 @@ class RoomCircle(RoomStructure):
             return None
         low = mix(key & MASK_32)
         high = mix(((key >> 32) & MASK_32) ^ low)
-        probe = ((high << 16) ^ low) & POINT_MASK
+        probe = ((high << 16) ^ low) & POINT_MASK  # the first of the key's points, which are `step` apart
         step = (((low << 16) ^ high) & POINT_MASK) | 1
         found = self._at_or_before(probe)
         shortest = (probe - found.room_point) & POINT_MASK

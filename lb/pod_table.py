@@ -30,7 +30,7 @@ class PodTable:
         self.far_room: i64 = 0  # the number of far pods among them
         self.draining: i64 = 0  # the number of slots whose pod drains
         # Counters since the table was made.
-        self.tables_full: i64 = 0
+        self.times_full: i64 = 0
         self.bad_picks: i64 = 0  # picks of a pod that must not be picked, or of none although one has room
         self.late_releases: i64 = 0
 
@@ -70,7 +70,6 @@ class PodTable:
 
     @property
     def generation(self) -> int:
-        """The last generation given to a slot."""
         return self._array.generation
 
     @property

@@ -182,7 +182,7 @@ class ServingTable(PodTable):
         return self._replace_bad_pick()
 
     def _replace_bad_pick(self) -> PodTracker | None:
-        """Return the first pod with room, near if possible, by a scan that only a defective policy causes."""
+        """Count a bad pick. Return the first pod with room, a near one if there is one, by a scan of the slots."""
         self.bad_picks += 1
         first: PodTracker | None = None
         for tracker in self.slots[: self.length]:

@@ -62,12 +62,10 @@ class SlotArray:
 
     @property
     def holes(self) -> int:
-        """The number of empty slots below `top`."""
         return self.top - self.held
 
     @property
     def trailing(self) -> int:
-        """The number of slots of the empty tail."""
         return self.length - self.top
 
     @property

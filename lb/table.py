@@ -317,7 +317,7 @@ class TrackerTable(ServingTable):
         slots_before = len(self.slots)
         tracker = self._array.take()
         if tracker is None:
-            self.tables_full += 1
+            self.times_full += 1
             return None
         if len(self.slots) != slots_before:
             self._resize_structures()
@@ -380,7 +380,6 @@ class TrackerTable(ServingTable):
             self._resize_structures()
 
     def _make_far(self) -> None:
-        """Make the structure of far pods."""
         self.far = make_structure(self.policy.needs, self.slots)
         self.far.resize(len(self.slots))
 

@@ -208,14 +208,14 @@ class PolicyContract:
         rng = Rng(5)
         running: list[PodTracker] = []
         for step in range(1_500):
-            wave = 300 if (step // 300) % 2 == 0 else 40
+            running_max = 300 if (step // 300) % 2 == 0 else 40
             oracle.observe(table)
-            if len(running) < wave:
+            if len(running) < running_max:
                 key = next(keys)
                 tracker = self.pick_as_allowed(table, oracle, key, step * 0.01)
                 if tracker is not None:
                     running.append(tracker)
-            if running and (len(running) >= wave or rng.below(3) == 0):
+            if running and (len(running) >= running_max or rng.below(3) == 0):
                 release(table, running.pop(rng.below(len(running))), 0.001 * float(rng.below(50)))
         table.check_invariants()
 

@@ -54,7 +54,7 @@ class WarmUp:
         self.cold: i64 = 0  # the number of warming pods
         self.room: i64 = 0  # the number of warming pods with room
         self._oldest: WarmingNode = NO_WARMING_NODE  # undefined while cold is 0
-        self._stamped: bool = True  # every age has begun
+        self._ages_begun: bool = True  # False: pods were added since the last pick
         self._warm_from_s: float = LONG_AGO_S  # when the oldest pod that is not warming began; -1.0: at the next pick
         self._ends_s: float = _NOT_YET_S  # when the window of the oldest warming pod ends
         self._by_weight: bool = False
@@ -66,7 +66,7 @@ class WarmUp:
 
     def pick(self, table: PodTable, policy: Policy, key: i64, now_s: float) -> PodTracker | None:
         """Return the pod for the next request; the table calls this instead of the `pick` of `policy`."""
-        if not self._stamped or now_s >= self._ends_s:
+        if not self._ages_begun or now_s >= self._ends_s:
             self.advance(table, now_s)
         if self.room == 0:
             return policy.pick(table, key, now_s)
@@ -82,8 +82,8 @@ class WarmUp:
 
     def advance(self, table: PodTable, now_s: float) -> None:
         """Begin the ages of new pods, and end the windows that are over."""
-        if not self._stamped:
-            self._stamp(now_s)
+        if not self._ages_begun:
+            self._begin_ages(now_s)
         while now_s >= self._ends_s:
             self._graduate(table)
 
@@ -110,7 +110,7 @@ class WarmUp:
         if self.warm == 0:
             self.warm = 1
             self._warm_from_s = -1.0
-            self._stamped = False
+            self._ages_begun = False
             return
         node = WarmingNode(tracker)
         if self.cold == 0:
@@ -118,7 +118,7 @@ class WarmUp:
         else:
             link(node, self._oldest)
         self.cold += 1
-        self._stamped = False
+        self._ages_begun = False
         tracker.warming_node = node
         tracker.warming = True
 
@@ -247,9 +247,9 @@ class WarmUp:
 
     # Ages.
 
-    def _stamp(self, now_s: float) -> None:
+    def _begin_ages(self, now_s: float) -> None:
         """Begin the ages of the pods added since the last pick, which are the last in order."""
-        self._stamped = True
+        self._ages_begun = True
         if self._warm_from_s == -1.0:
             self._warm_from_s = now_s
         node = self._oldest.room_prev

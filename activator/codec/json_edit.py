@@ -99,7 +99,7 @@ class ObjectEdit:
         self.name_bytes_max: i64 = _ESCAPED_BYTES_MAX * max([len(name) for name in self.names], default=0)
         if is_strict:
             self.name_bytes_max = _STRICT_NAME_BYTES_MAX
-        self.text: bytes = b",".join([f"{json.dumps(name)}:{value}".encode() for name, value in pairs.items()])
+        self.added_text: bytes = b",".join([f"{json.dumps(name)}:{value}".encode() for name, value in pairs.items()])
 
 
 @final
@@ -203,8 +203,8 @@ class ObjectEditor(BodyEditor):
     def _open(self, data: bytes, pos: i64) -> None:
         """Write the opening brace and the added members."""
         self._write_until(data, pos + 1)
-        if self._edit.text:
-            self._written.append(self._edit.text)
+        if self._edit.added_text:
+            self._written.append(self._edit.added_text)
             self._has_members = True
         self._step = FIRST
 
@@ -234,7 +234,6 @@ class ObjectEditor(BodyEditor):
             self._step = SCALAR
 
     def _end_member(self, data: bytes, pos: i64, byte: i64) -> None:
-        """End a member at the byte behind it."""
         if byte == COMMA:
             self._write_until(data, pos)
             self._step = NAME

@@ -173,7 +173,6 @@ class MemberWalk:
             self._is_long = True
 
     def _end_member(self, byte: i64) -> None:
-        """Process the byte behind a member."""
         if byte == CLOSES_OBJECT:
             self.state = ENDED
         else:

@@ -42,7 +42,7 @@ _BACKSLASH: Final = 0x5C
 
 _READ_BYTES: Final = 8  # read at a time
 _WORD_BYTES: Final = 7  # used of them: with the eighth byte, the number could be negative
-_FIRST: Final = 0x80
+_FIRST: Final = 0x80  # the highest bit of the first byte, of the last one, of all bytes
 _LAST: Final = 0x0080_0000_0000_0000
 _ALL: Final = 0x0080_8080_8080_8080
 _LOW_BITS: Final = 0x007F_7F7F_7F7F_7F7F

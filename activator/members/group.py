@@ -340,7 +340,6 @@ class Group:
         return self.contacts.are_all_known()
 
     def _hello(self) -> Hello:
-        """Return the `Hello` of this replica."""
         ended = tuple(self.contacts.ended)[-HELLO_ENDED_MAX:]
         known = self.contacts.alive()[-HELLO_ALIVE_MAX:]
         return Hello(self.replica, self.accepted, self._takes_part, ended, self.lives, known)
@@ -472,7 +471,6 @@ class Group:
         self._take_effect()
 
     def _take_effect(self) -> None:
-        """Adopt the accepted view."""
         if self.accepted.epoch > self.effective.epoch:
             self.effective = self.accepted
             self._adopt(self.effective)
@@ -505,7 +503,6 @@ class Group:
             self._allow(False)
 
     def _allow(self, allowed: bool) -> None:
-        """Report a change of the permission to grant."""
         if allowed != self.may_grant:
             self.may_grant = allowed
             self._grant(allowed)

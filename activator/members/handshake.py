@@ -295,7 +295,6 @@ def refusal(reason: str) -> bytes:
 
 
 def _frame_code(key: bytes, number: int, data: bytes | memoryview) -> bytes:
-    """Return the code of a frame, by its number in its direction."""
     frame_code = hashlib.blake2b(number.to_bytes(8, "big"), digest_size=CODE_BYTES, key=key)
     frame_code.update(data)
     return frame_code.digest()
@@ -311,7 +310,6 @@ def _refused(refusal: Refusal) -> HandshakeError:
 
 
 def _other_version(version: int) -> str:
-    """Return the error text for a version that is not supported here."""
     return (
         f"version {version} of the protocol is not spoken here, but {OLDEST_PROTOCOL} to {PROTOCOL}: stop all members, "
         "and start them with one version of the program"
@@ -319,7 +317,6 @@ def _other_version(version: int) -> str:
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[_T], frame: bytes) -> _T:
-    """Decode a frame. Raises HandshakeError if it is malformed."""
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -177,7 +177,6 @@ class KubernetesDirectory(MemberDirectory):
         self._tasks.start("seat", self._claim_again())
 
     async def _claim_again(self) -> None:
-        """Claim the seat again; call `displaced` if another replica has it."""
         assert self._starter is not None, "it has joined"
         try:
             index = await self._starter.claim()

@@ -105,6 +105,5 @@ class LocalProofs:
             del self._watches[party.replica]
 
     def _watched_ended(self, replica: int) -> None:
-        """Report the end of a replica whose processes were watched."""
         self._watches.pop(replica, None)
         self._ended(replica)

@@ -337,7 +337,6 @@ class Membership(GroupSide):
             )
 
     def _allow(self, allowed: bool) -> None:
-        """Allow or forbid grants by the data planes."""
         if allowed:
             log.info("a majority of the group is reached again: slots are granted")
         else:
@@ -380,14 +379,12 @@ class Membership(GroupSide):
     # --- links of the group ---
 
     def _redial(self) -> None:
-        """Dial the seats that have no link."""
         for seat in self._addresses:
             if seat != self.group.seat and seat not in self._links and seat not in self._dialling:
                 self._dialling.add(seat)
                 self._tasks.start("member link", self._dial_seat(seat))
 
     async def _dial_seat(self, seat: int) -> None:
-        """Dial the holder of this seat once, and pause after a failure."""
         try:
             self._met(await self._mesh.dial(self._addresses.get(seat, ""), 0, 0))
         except VacantError:
@@ -463,7 +460,6 @@ class Membership(GroupSide):
         self.group.linked(seat, connection.party.replica)
 
     def _drop_link(self, seat: int) -> None:
-        """End the link to this seat."""
         link = self._links.pop(seat)
         link.wire.reset()
         self.group.unlinked(seat)
@@ -494,7 +490,6 @@ class Membership(GroupSide):
             self._tasks.on_error("members", error)
 
     def _lost(self, seat: int, wire: Wire) -> None:
-        """Register that the link to this seat has ended."""
         link = self._links.get(seat)
         if link is None or link.wire is not wire:
             return

@@ -193,7 +193,7 @@ class Mesh:
         self._met(Connection(sock, greeting.wanted, greeting.party, keys, False, listener.version))
 
     def _refused(self, host: str, error: Exception, is_dialled: bool) -> None:
-        """Count and log a refused connection, unless it only was not wanted."""
+        """Count and log a refused connection, unless it is only not needed."""
         if isinstance(error, NotWantedError):
             return
         kind = "refused" if isinstance(error, HandshakeError) else "no handshake"
@@ -241,7 +241,6 @@ class Mesh:
             raise OSError(errno.EINVAL, f"{address!r} is not an address: {error}") from error
 
     async def _handshake(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
-        """Run the dialer's part of a handshake. Raises HandshakeError, OSError."""
         party = self._party(own)
         dialer = HandshakeClient(self._key, party, wanted, expected, os.urandom(NONCE_BYTES))
         await self._write(sock, dialer.opening)
@@ -255,7 +254,6 @@ class Mesh:
     # --- frames of the handshake ---
 
     async def _read(self, sock: socket.socket) -> bytes:
-        """Return the next frame. Raises HandshakeError if it is too long, ConnectionResetError at the end."""
         length = _LENGTH.unpack(await self._exactly(sock, _LENGTH.size))[0]
         if not 0 < length <= GREETING_BYTES_MAX:
             raise HandshakeError("malformed frame")
@@ -271,7 +269,6 @@ class Mesh:
         return data
 
     async def _write(self, sock: socket.socket, frame: bytes) -> None:
-        """Send a frame."""
         await self._loop.sock_sendall(sock, _LENGTH.pack(len(frame)) + frame)
 
 

@@ -112,21 +112,18 @@ class EndOfProcesses:
         return True
 
     def _one_ended(self, pidfd: int) -> None:
-        """Stop watching a process that has ended."""
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
         del self._watched[pidfd]
         self._end()
 
     def _end(self) -> None:
-        """Call `ended` if no watched process is left."""
         if self.is_watching and not self._watched:
             self.is_watching = False
             self._ended()
 
 
 def _has_ended(pidfd: int) -> bool:
-    """Return True if the process of this pidfd has ended."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

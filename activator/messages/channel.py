@@ -18,7 +18,6 @@ _DECODER: Final = msgspec.msgpack.Decoder(ToData | FromData)
 
 
 def encode(message: ToData | FromData) -> bytes:
-    """Return the message as bytes."""
     return _ENCODER.encode(message)
 
 
@@ -59,17 +58,14 @@ class DirectChannel:
         self._receive = receive
 
     def send_effects(self, effects: list[Effect]) -> None:
-        """Pass effects to the data plane."""
         if self._encoded:
             effects = [decode(encode(effect)) for effect in effects]  # type: ignore[misc]
         self._apply(effects)
 
     def send_command(self, command: Command) -> None:
-        """Pass a command to the data plane."""
         self._execute(decode(encode(command)) if self._encoded else command)  # type: ignore[arg-type]
 
     def send_to_control(self, message: FromData) -> None:
-        """Pass a report of the data plane to the control plane."""
         self._receive(decode(encode(message)) if self._encoded else message)  # type: ignore[arg-type]
 
 

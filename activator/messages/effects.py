@@ -155,8 +155,6 @@ class StartProbe(Message, frozen=True, tag=True):
 
 
 class StopProbe(Message, frozen=True, tag=True):
-    """Do not probe this pod any more."""
-
     key: str
     identity: str
 

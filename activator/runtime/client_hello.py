@@ -167,7 +167,6 @@ class _Choice:
 
 
 def _context(min_version: str, protocols: Sequence[str]) -> ssl.SSLContext:
-    """Return a context of a listener without certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM[min_version]
     context.set_alpn_protocols([*protocols])

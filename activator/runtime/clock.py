@@ -284,7 +284,6 @@ def _put_back(due: Deadline, ring: Deadline) -> None:
 
 
 def _new_ring() -> Deadline:
-    """Return the head of an empty ring."""
     ring = Deadline()
     ring.wheel_next = ring
     ring.wheel_prev = ring

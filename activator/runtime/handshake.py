@@ -134,7 +134,6 @@ class Handshake:
             future.add_done_callback(self._step)
 
     def _done(self, secured: Transport | None, error: Exception | None) -> None:
-        """End the handshake: report the secured transport, or the error."""
         self._start_tls = None
         bare: Any = self.bare
         if self._watch is not None and bare is not None and not bare.is_closing():

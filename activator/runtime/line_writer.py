@@ -73,7 +73,6 @@ class LineWriter:
         return not thread.is_alive()
 
     def _run(self) -> None:
-        """Write the batches of the queue until `close`; this runs in the thread."""
         while True:
             batch = self._batches.get()
             if batch is None:

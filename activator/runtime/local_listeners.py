@@ -33,7 +33,7 @@ LOOPBACK_6: Final = "::1"
 
 
 class Listening(Enum):
-    """Whether a program listens at an address."""
+    """The answer to whether a program listens at an address."""
 
     YES = "yes"
     FULL = "full"  # it listens, but its accept queue is full

@@ -208,5 +208,4 @@ def _masked_parameter(found: re.Match[bytes]) -> bytes:
 
 
 def _is_secret(name: bytes) -> bool:
-    """Return True if a value of this name, in UTF-8, may be a secret."""
     return is_telling(name.decode("utf-8", "replace"))

@@ -51,7 +51,6 @@ def adopt() -> bool:
 
 
 def _has_ended_child() -> bool:
-    """Return True if a child has ended and was not waited for."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -82,7 +82,6 @@ class _Stacks:
         weights.append(weight_s)
 
     def speedscope(self, length_s: float) -> dict[str, Any]:
-        """Return a profile of this length in the format of speedscope."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         return {
             "$schema": _SCHEMA,

@@ -85,7 +85,6 @@ class TaskGroupOwner:
         return failed
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Report the exception of a task that has ended with one."""
         self._tasks.discard(task)
         if task.cancelled():
             return
@@ -180,7 +179,6 @@ def _named_after(function: Callable[..., object], coroutine: Coroutine[Any, Any,
 
 
 def _described(task: asyncio.Task[Any]) -> dict[str, str]:
-    """Return name, coroutine and present line of a task."""
     stack = task.get_stack(limit=1)
     at = f"{stack[0].f_code.co_qualname}, line {stack[0].f_lineno}" if stack else ""
     return {"name": task.get_name(), "coroutine": getattr(task.get_coro(), "__qualname__", ""), "at": at}

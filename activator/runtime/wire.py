@@ -74,7 +74,7 @@ class Wire:
         self._socket = sock
         self._received = received
         self._closed = closed
-        self._failed = failed
+        self._report_error = failed
         self._incoming = bytearray()
         self._descriptors: deque[int] = deque()
         self._outgoing: deque[tuple[memoryview, list[int]]] = deque()
@@ -102,7 +102,7 @@ class Wire:
         self.backlog_bytes += len(frame)
         self._outgoing.append((memoryview(frame), passed))
         if self.backlog_bytes > self._backlog_bytes_max:
-            self._fail()
+            self._disconnect()
         elif not self._is_writing and not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush_soon)
@@ -149,7 +149,7 @@ class Wire:
         self._outgoing.clear()
         self.backlog_bytes = 0
 
-    def _fail(self) -> None:
+    def _disconnect(self) -> None:
         """Reset the connection, and call `closed` in the next turn."""
         if self.is_open:
             self.reset()
@@ -162,11 +162,11 @@ class Wire:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._fail()
+            self._disconnect()
             return
         if size == 0:
             self.has_ended = not self._is_peer_closed  # else a failure was seen before
-            self._fail()
+            self._disconnect()
         elif self._incoming:
             whole = self._incoming
             whole += _view[:size]
@@ -216,26 +216,26 @@ class Wire:
             length, count = _HEADER.unpack_from(incoming, position)
             begin = position + _HEADER.size
             if length > self._frame_bytes_max or count > DESCRIPTORS_AT_ONCE_MAX:
-                self._failed(ValueError(f"a frame of {length} bytes and {count} descriptors"))
-                self._fail()
+                self._report_error(ValueError(f"a frame of {length} bytes and {count} descriptors"))
+                self._disconnect()
                 break
             if len(incoming) - begin < length + self._code_bytes:
                 break
             end = begin + length
             position = end + self._code_bytes
             if self._seal is not None and (count or not self._seal.fits(incoming[begin:end], incoming[end:position])):
-                self._failed(ValueError("a frame that the other side has not signed"))
-                self._fail()
+                self._report_error(ValueError("a frame that the other side has not signed"))
+                self._disconnect()
                 break
             if len(self._descriptors) < count:
-                self._failed(ValueError("a frame without its descriptors"))
-                self._fail()
+                self._report_error(ValueError("a frame without its descriptors"))
+                self._disconnect()
                 break
             descriptors = [self._descriptors.popleft() for _ in range(count)]
             try:
                 self._received(incoming[begin:end], descriptors)
             except Exception as error:
-                self._failed(error)
+                self._report_error(error)
         return position
 
     def _flush_soon(self) -> None:
@@ -244,7 +244,6 @@ class Wire:
             self._flush()
 
     def _flush(self) -> None:
-        """Write frames until all are sent or the socket is full."""
         while self.is_open and self._outgoing:
             data, descriptors = self._outgoing[0]
             try:

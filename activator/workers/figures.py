@@ -169,9 +169,9 @@ class WorkerTotals:
         return life
 
     def _matched(self, worker: int, statistics: RevisionStatistics) -> RevisionTotals | None:
-        """Return the present life of the key.
+        """Return the present life of the reported revision.
 
-        If it was dropped, return the newest dropped life that this worker still has to report.
+        If the revision was dropped, return the newest dropped life whose last figures this worker has not reported.
         """
         if not statistics.dropped:
             return self._lives.get(statistics.key)

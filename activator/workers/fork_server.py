@@ -86,19 +86,19 @@ def fork_zygote() -> Zygote:
     This process must have one thread, no event loop, and no descriptors except those that it was started with.
     """
     _load()
-    own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.setsid()  # signals that a terminal sends to its group are forwarded by the parent
-            _close_all_but(others.fileno())
-            code = _serve(others)
+            _close_all_but(other_end.fileno())
+            code = _serve(other_end)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(code)
-    others.close()
+    other_end.close()
     return Zygote(child, own)
 
 

@@ -58,11 +58,11 @@ class Forking:
             self._process = zygote
             self._connect(zygote.socket)
             return
-        own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with others:
+        own, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "activator.workers.fork_server", str(others.fileno())],
-                pass_fds=[others.fileno()],
+                [sys.executable, "-m", "activator.workers.fork_server", str(other_end.fileno())],
+                pass_fds=[other_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
                 start_new_session=True,  # signals that a terminal sends to its group are forwarded by the parent
@@ -106,7 +106,6 @@ class Forking:
             self._socket = None
 
     def _readable(self) -> None:
-        """Process one reply of the fork server."""
         assert self._socket is not None
         try:
             data, descriptors, _, _ = socket.recv_fds(self._socket, REPLY.size, 1, socket.MSG_CMSG_CLOEXEC)
@@ -127,7 +126,6 @@ class Forking:
             self._listener.not_forked(number, os.strerror(status or errno.EMFILE))
 
     def _lost(self) -> None:
-        """Start the fork server again after it has ended."""
         log.error("the process that starts workers has ended, and is started again")
         self._disconnect()
         assert self._process is not None

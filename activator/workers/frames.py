@@ -41,7 +41,7 @@ from activator.data_plane.stored_responses.messages import StoredResponsePart, S
 
 DecodeError = msgspec.DecodeError
 
-# The first word of each message of a packed frame, with the words that follow it, and what it takes from other lists.
+# The first word of each message of a packed frame; behind it, the words that follow, and its items in the other lists.
 _ABOUT: Final = 0  # begins the messages of one epoch and key. Words: epoch; names: key
 _WANT: Final = 1  # an ordinary `Want`. Words: request; times: how long it has waited
 _QUEUED: Final = 2  # Words: request, number

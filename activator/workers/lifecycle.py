@@ -142,21 +142,21 @@ class WorkerLifecycle(ForkListener):
         prepared = []
         with ExitStack() as undo:
             for worker in self.taking_part():
-                own, others = pair()
+                own, other_end = pair()
                 undo.callback(own.close)
-                undo.callback(others.close)
+                undo.callback(other_end.close)
                 pipe = [os.dup(reaper)] if reaper >= 0 and not worker.is_former else []
                 pidfd = os.dup(worker.pidfd)
                 for descriptor in (*pipe, pidfd):
                     undo.callback(os.close, descriptor)
                 group = os.getpgid(worker.process)
                 prepared.append(
-                    (worker, others, pipe, ReleasedWorker(worker.number, worker.process, group, own, pidfd))
+                    (worker, other_end, pipe, ReleasedWorker(worker.number, worker.process, group, own, pidfd))
                 )
             undo.pop_all()
         self.is_ending = self._is_released = True
-        for worker, others, pipe, _ in prepared:
-            worker.send(Rewire(), [others.detach(), *pipe])
+        for worker, other_end, pipe, _ in prepared:
+            worker.send(Rewire(), [other_end.detach(), *pipe])
         workers = [worker for worker, *_ in prepared]
         until_s = self._now() + RELEASE_S
         for worker in list(self.by_number.values()):
@@ -256,15 +256,15 @@ class WorkerLifecycle(ForkListener):
 
     def _fork(self, place: WorkerSlot) -> None:
         """Ask the fork server for a worker at this place. Raises OSError."""
-        own, others = pair()
+        own, other_end = pair()
         number = self.last_number + 1
         try:
-            self._forking.fork(number, others)
+            self._forking.fork(number, other_end)
         except OSError:
             own.close()
             raise
         finally:
-            others.close()
+            other_end.close()
         self.last_number = number
         member = worker_number(self.replica, number) if self.replica else number
         worker = WorkerProcess(number, member, place.index, self._now())

@@ -286,7 +286,6 @@ def _plain(value: object) -> object:
 
 
 def _made(kind: type, value: Any) -> object:
-    """Return a value of a type of the configuration."""
     return kind(value)
 
 

@@ -161,7 +161,6 @@ class Peers:
             self._unlinked(link.number)
 
     def _end(self, worker: int) -> None:
-        """End the link to this worker, if there is one."""
         link = self._links.pop(worker, None)
         if link is not None:
             assert self.member is not None and link.wire is not None
@@ -179,7 +178,6 @@ class Peers:
                 self.quotas.unlinked(worker)
 
     def _flush(self) -> None:
-        """Send the messages of this turn."""
         unsent = self._unsent
         self._unsent = []
         for link in unsent:

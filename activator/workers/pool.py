@@ -358,7 +358,6 @@ class WorkerPool(Workers, WorkerListener):
             self._fan_out.receive(worker.number, message)
 
     def _process(self, worker: WorkerProcess, message: FromWorker) -> None:
-        """Process one message of a worker."""
         if isinstance(message, WorkerAlive):
             return
         if isinstance(message, WorkerStarted):

@@ -351,7 +351,6 @@ class Serving:
         self._worker.send(Listening())
 
     async def _open(self, number: int, wanted: str | Listener, sock: socket.socket) -> None:
-        """Accept connections on a socket, or close it if its certificate cannot be read."""
         certificate = None
         if isinstance(wanted, Listener) and wanted.is_secure():
             try:
@@ -393,7 +392,6 @@ class Serving:
         self._worker.send(Statistics(query.query, tuple(part), complete=True, counts=counts))
 
     async def _report_requests(self, counter: RequestCounter) -> None:
-        """Send the changed series of Knative's metrics, in parts."""
         counter.requests.forget_others(self.data.tables.throttlers.keys())
         changed = counter.requests.take_changed()
         for begin in range(0, len(changed), SERIES_AT_ONCE):
@@ -415,7 +413,7 @@ class Serving:
 
 
 def make_serving(begin: StartWorker, worker: Worker, tasks: TaskGroupOwner) -> Serving:
-    """Return what a worker begins with. Raises StartError if spans cannot be sent as configured."""
+    """Make a worker's data plane, links and telemetry. Raises StartError if spans cannot be sent as configured."""
     loop = asyncio.get_running_loop()
     now = time.monotonic
     rng = Rng(begin.seed)

@@ -76,7 +76,6 @@ def _slots(tables: list[list[Shown]]) -> list[Shown]:
 
 
 def _sums(counts: list[dict[str, int]]) -> dict[str, int]:
-    """Return the sums by name."""
     total: dict[str, int] = {}
     for one in counts:
         for name, count in one.items():

@@ -56,7 +56,6 @@ def lasting(one: T) -> T:
 
 
 def _least(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
-    """Return the lower value of each key."""
     return {key: min(found[key] for found in (one, other) if key in found) for key in one | other}
 
 

@@ -50,21 +50,15 @@ class Linked(Event, frozen=True, tag=True):
 
 
 class Unlinked(Event, frozen=True, tag=True):
-    """The link to this peer has ended."""
-
     peer: int
 
 
 class Sent(Event, frozen=True, tag=True):
-    """The member sends a message to this peer."""
-
     peer: int
     message: MemberMessage
 
 
 class Received(Event, frozen=True, tag=True):
-    """The member has received a message of this peer."""
-
     peer: int
     message: MemberMessage
 

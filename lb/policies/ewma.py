@@ -74,7 +74,7 @@ class Ewma(Policy):
         if self.typical_s == 0.0:
             self.typical_s = latency_s
         self.typical_s += (latency_s - self.typical_s) * TYPICAL_SHARE
-        if latency_s >= known_s:  # a peak, or the first
+        if latency_s >= known_s:  # a peak, or the first response
             tracker.latency_s = latency_s
         else:
             weight: float = exp((tracker.latency_at_s - self._now_s) / TIME_CONSTANT_S)

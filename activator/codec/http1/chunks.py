@@ -76,14 +76,14 @@ class ChunkTracker:
         self.spent: bool = False  # the last call stopped before the end of its data, at the boundary of a size line
         self._state: int = _SIZE
         self.cuts: list[tuple[int, int]] = []  # (start, stop): ranges of the last call's data that llhttp is not fed
-        self._line: bytes = b""  # the incomplete size line
-        self._digits: int = 0  # checked hexadecimal digits at the start of `_line`
+        self._partial_line: bytes = b""  # the incomplete size line
+        self._digits: int = 0  # checked hexadecimal digits at the start of `_partial_line`
         self._left: int = 0  # bytes still to come: the chunk's data, or the CRLF after it
         self._body: int = 0  # bytes of the body announced so far
         self.trailers: bytes = b""  # the trailer lines; once done, without the last, empty line except perhaps its CR
         self._trailers_begun: bool = False  # the trailer section is not just an empty line received in one piece
         self._trailers_bytes: int = 0  # bytes of complete trailer lines
-        self._line_bytes: int = 0  # bytes of the incomplete trailer line
+        self._trailer_line_bytes: int = 0  # bytes of the incomplete trailer line
         self._after_cr: bool = False  # the last byte of the trailers read was a CR
 
     def advance(self, data: bytes, pos: int) -> int:
@@ -123,32 +123,32 @@ class ChunkTracker:
 
     def _size_line(self, data: bytes, pos: int) -> int:
         """Follow a size line, or its part in `data`. Return the position after it, or the end of `data`."""
-        if self._line:
-            held_bytes = len(self._line)
-            line = self._line + data[pos : pos + self._overhead_max + 2]
+        if self._partial_line:
+            held_bytes = len(self._partial_line)
+            line = self._partial_line + data[pos : pos + self._overhead_max + 2]
             end = line.find(b"\r\n", held_bytes - 1)
-            line_end = pos + end + 2 - held_bytes
+            next_pos = pos + end + 2 - held_bytes
             if end >= 0:
                 line = line[:end]
         else:
             end = end_of_line(data, pos, min(len(data), pos + self._overhead_max + 2))
-            line_end = end + 2
+            next_pos = end + 2
             line = data[pos:end] if end >= 0 else data[pos : pos + self._overhead_max + 2]
         # A CR at the end of an incomplete line is part of the line's end.
         if len(line) > self._overhead_max + (1 if end < 0 and line.endswith(b"\r") else 0):
             raise WireError(self._bad, "a chunk extension is too long")
-        line_pos = pos - len(self._line)
+        line_pos = pos - len(self._partial_line)
         if end < 0:
-            self._line = line
+            self._partial_line = line
             self._check_begun(line, line_pos, pos, len(data))
             return len(data)
-        self._line = b""
+        self._partial_line = b""
         self._digits = 0
         digits = self._begin_chunk(line)
         if digits < len(line):
             self._check_extension(line[digits:])
             self._cut(max(line_pos + digits, pos), line_pos + len(line))
-        return line_end
+        return next_pos
 
     def _check_begun(self, line: bytes, line_pos: int, pos: int, size: int) -> None:
         """Refuse an incomplete size line that cannot become valid, and cut its extension from what llhttp is fed."""
@@ -225,15 +225,15 @@ class ChunkTracker:
         if end >= 0:
             self._end_trailer_line(end + 2 - pos)
             return end + 2
-        self._line_bytes += len(data) - pos
-        self._check_trailers(self._line_bytes)
+        self._trailer_line_bytes += len(data) - pos
+        self._check_trailers(self._trailer_line_bytes)
         self._after_cr = data.endswith(b"\r")
         return len(data)
 
     def _end_trailer_line(self, size: int) -> None:
         """Count the last `size` bytes of a trailer line. An empty line ends the body."""
-        line = self._line_bytes + size
-        self._line_bytes = 0
+        line = self._trailer_line_bytes + size
+        self._trailer_line_bytes = 0
         self._trailers_bytes += line
         self._check_trailers(0)
         if line == 2:

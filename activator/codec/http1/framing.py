@@ -37,7 +37,7 @@ from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
 TRAILERS_BYTES_MAX: Final = 8 * KIB
-SEEN_BYTES_MAX: Final = 2 * KIB  # the longest head that is kept to recognise the next one by it
+LAST_HEAD_BYTES_MAX: Final = 2 * KIB  # the longest head that is kept to recognise the next one by it
 
 HEAD: Final = 0
 LENGTH: Final = 1
@@ -392,7 +392,7 @@ class MessageParser:
             raise WireError(self._bad, "it is not certain whether a body follows")
         if self._state == CHUNKED:
             self._chunks.start()
-        if len(head) <= SEEN_BYTES_MAX and not self._grammar_spoilt and self._is_repeatable():
+        if len(head) <= LAST_HEAD_BYTES_MAX and not self._grammar_spoilt and self._is_repeatable():
             self._last_head = head
             self._last_line_end = line_end
         self._deliver_head()

@@ -37,14 +37,14 @@ class LenientResponseParser(ResponseParser):
         return False
 
     def _read_head(self, data: bytes, pos: int) -> int:
-        known = len(self._partial)
+        known_bytes = len(self._partial)
         begun = self._partial + data[pos:]
-        if known == 0:
+        if known_bytes == 0:
             blank = len(begun) - len(begun.lstrip(b"\r\n"))
             begun = begun[blank:]
             pos += blank
-        end = _HEAD_END.search(begun, self._searched)
-        if end is None:
+        match = _HEAD_END.search(begun, self._searched)
+        if match is None:
             if len(begun) > RESPONSE_HEAD_BYTES_MAX:
                 raise WireError(Reason.BAD_RESPONSE, "the head is too large")
             self._partial = begun
@@ -52,10 +52,10 @@ class LenientResponseParser(ResponseParser):
             return len(data)
         self._partial = b""
         self._searched = 0
-        head = normalised(begun[: end.end()])
-        if super()._read_head(head + begun[end.end() :], 0) != len(head):
+        head = normalised(begun[: match.end()])
+        if super()._read_head(head + begun[match.end() :], 0) != len(head):
             raise WireError(Reason.BAD_RESPONSE, "the head does not end where it should")
-        return pos + end.end() - known
+        return pos + match.end() - known_bytes
 
 
 def normalised(head: bytes) -> bytes:

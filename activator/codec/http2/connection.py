@@ -387,7 +387,6 @@ class Http2Connection(Http2Control):
             self._head(stream, fields, is_whole, ends_stream)
 
     def _trailers(self, stream: Stream, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
-        """Process the trailers of a stream."""
         if not ends_stream:
             self._stream_error(stream, PROTOCOL_ERROR, "trailers that do not end the stream")
             return
@@ -402,11 +401,11 @@ class Http2Connection(Http2Control):
         self._remote_ended(stream, trailers)
 
     def _section_without_stream(self, stream_id: i64, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
-        """Process HEADERS for a stream that is not in the table. Not `is_whole`: fields beyond a limit are missing."""
+        """Process HEADERS for a stream that is not in the table. Unless `is_whole`, fields over a limit are missing."""
         raise NotImplementedError
 
     def _head(self, stream: Stream, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
-        """Process HEADERS for a stream whose final head has not come yet. Not `is_whole`: as above."""
+        """Process HEADERS for a stream without a final head. Unless `is_whole`, fields over a limit are missing."""
         raise NotImplementedError
 
     # --- other frames ---

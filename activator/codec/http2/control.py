@@ -55,7 +55,7 @@ class Http2Control(Http2Sender):
     # --- frames ---
 
     def _window_update(self, stream_id: i64, data: bytes, begin: i64, end: i64) -> None:
-        """Enlarge the connection's window or a stream's, and send what it now allows."""
+        """Enlarge the connection's window or a stream's, and send the data that then fit."""
         if end - begin != 4:
             self.fail(FRAME_SIZE_ERROR, "WINDOW_UPDATE is not 4 bytes long")
             return
@@ -127,7 +127,6 @@ class Http2Control(Http2Sender):
         self._events.peer_settings()
 
     def _setting(self, number: i64, value: i64) -> None:
-        """Apply one setting of the peer."""
         if number == frames.INITIAL_WINDOW_SIZE:
             self._change_windows(value)
         elif number == frames.HEADER_TABLE_SIZE:

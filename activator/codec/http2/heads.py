@@ -183,7 +183,6 @@ class RequestReader:
         return head
 
     def _pseudo(self, kind: i64, value: bytes) -> None:
-        """Record the value of a pseudo-header field."""
         if kind == METHOD:
             self._method = value
         elif kind == PATH:
@@ -454,12 +453,10 @@ def write_trailers(encoder: HpackEncoder, trailers: Headers) -> bytes:
 
 
 def _length(length: int) -> bytes:
-    """Return the digits of a length."""
     return _LENGTHS[length] if length < 1024 else b"%d" % length
 
 
 def _length_of(digits: bytes, bad: Reason) -> int:
-    """Return the value of Content-Length. Raises WireError with the reason `bad` if it is no length."""
     small = _SMALL_LENGTHS.get(digits)
     if small is not None:
         return small
@@ -469,7 +466,7 @@ def _length_of(digits: bytes, bad: Reason) -> int:
 
 
 def _malformed(kind: i64, bad: Reason) -> WireError:
-    """Return the error for a field that no head of this role may have."""
+    """Return the error for a field that this head must not have."""
     if kind == CONNECTION_SPECIFIC:
         return WireError(bad, "a field that only HTTP/1.1 has")
     if kind == ALIAS:

@@ -123,7 +123,6 @@ class LeaseStarter(Starter):
             await self._delete(index)
 
     async def _delete(self, index: int) -> None:
-        """Delete the own Lease of this index."""
         seat = self._mine[index]
         await self._calls.delete(self._path(index), seat.lease_uid, seat.resource_version)
         del self._mine[index]

@@ -103,7 +103,7 @@ class HpackDecoder:
             self._again_fields = fields
         return fields
 
-    def _table_changes(self) -> None:
+    def _table_changed(self) -> None:
         """Discard the cached block, because the same bytes may now mean other fields."""
         self._is_stable = False
         self._again = b""
@@ -121,8 +121,8 @@ class HpackDecoder:
         pos = start
         if start < end and data[start] & 0xE0 == _UPDATE:
             pos = self._updates(data, start, end)
-        left = bytes_max
-        room = fields_max
+        bytes_left = bytes_max
+        fields_left = fields_max
         is_whole = True
         has_cookie = False
         while pos < end:
@@ -143,21 +143,21 @@ class HpackDecoder:
                         raise HpackError("an index beyond the table")
                     field = self._entries[position]
             else:
-                field = self._literal(data, pos, end, left)
+                field = self._literal(data, pos, end, bytes_left)
                 pos = self._pos
-            left -= field.size - _LINE_BYTES
+            bytes_left -= field.size - _LINE_BYTES
             kind = field.kind
             if kind == COOKIE:
                 if not has_cookie:
                     has_cookie = True
-                    room -= 1
+                    fields_left -= 1
             elif kind == ORDINARY or kind > PSEUDO_MAX:
-                room -= 1
-            if left >= 0 and room >= 0:
+                fields_left -= 1
+            if bytes_left >= 0 and fields_left >= 0:
                 fields.append(field)
             else:
                 is_whole = False
-                left = -1  # keep no further field
+                bytes_left = -1  # keep no further field
         return is_whole
 
     # --- the dynamic table ---
@@ -179,7 +179,7 @@ class HpackDecoder:
     def _insert(self, field: Field) -> None:
         """Insert an entry (RFC 7541 4.4)."""
         size = field.size
-        self._table_changes()
+        self._table_changed()
         if self._bytes + size > self._max:
             self._evict(self._max - size)
             if size > self._max:
@@ -189,7 +189,7 @@ class HpackDecoder:
 
     def _evict(self, bytes_max: i64) -> None:
         """Evict the oldest entries until the others take at most `bytes_max`, which may be negative."""
-        self._table_changes()
+        self._table_changed()
         count: i64 = len(self._entries)
         first = self._first
         while first < count and self._bytes > bytes_max:
@@ -225,14 +225,14 @@ class HpackDecoder:
 
     # --- literals ---
 
-    def _literal(self, data: bytes, start: i64, end: i64, left: i64) -> Field:
+    def _literal(self, data: bytes, start: i64, end: i64, bytes_left: i64) -> Field:
         """Return the field whose literal begins at `start`, and set `_pos` behind it.
 
-        `left` is the number of bytes of the head that may still be kept. If the field fits neither into them nor into
-        the table, the result is a placeholder that is larger than `left`.
+        `bytes_left` is the number of bytes of the head that may still be kept. If the field fits neither into them nor
+        into the table, the result is a placeholder that is larger than `bytes_left`.
         """
         first: i64 = data[start]
-        keep = max(left, 0)
+        keep = max(bytes_left, 0)
         if first >= _INDEXING:
             index = first & 0x3F
             mask: i64 = 0x3F
