@@ -68,9 +68,9 @@ log = logging.getLogger("activator.members")
 class SeatLink:
     """The link to the replica that has a seat."""
 
-    def __init__(self, wire: Wire, party: PeerIdentity, is_dialled: bool, version: int) -> None:
+    def __init__(self, wire: Wire, identity: PeerIdentity, is_dialled: bool, version: int) -> None:
         self.wire = wire
-        self.party = party
+        self.identity = identity
         self.is_dialled = is_dialled
         self.version = version
 
@@ -345,7 +345,7 @@ class Membership(GroupSide):
 
     def _is_linked(self, seat: int, number: int) -> bool:
         link = self._links.get(seat)
-        return link is not None and link.party.replica == number
+        return link is not None and link.identity.replica == number
 
     def _proven(self, number: int) -> None:
         self.group.ended(number)
@@ -402,35 +402,35 @@ class Membership(GroupSide):
 
     def _accepts(self, greeting: Greeting) -> None:
         """Check that the greeting's replica may join this group. Raises HandshakeError."""
-        party = greeting.party
-        seat = seat_of(party.replica)
+        identity = greeting.identity
+        seat = seat_of(identity.replica)
         known = self._addresses.get(seat)
-        if party.replica == self.replica:
+        if identity.replica == self.replica:
             raise HandshakeError("that is this replica itself")
         if seat == self.group.seat:
-            raise HandshakeError(f"seat {seat} is taken: two replicas have {party.address}, or their peers differ")
-        if known != party.address:
+            raise HandshakeError(f"seat {seat} is taken: two replicas have {identity.address}, or their peers differ")
+        if known != identity.address:
             raise HandshakeError(
-                f"seat {seat} has {known or 'no address'} here, not {party.address}: are the peers the same?"
+                f"seat {seat} has {known or 'no address'} here, not {identity.address}: are the peers the same?"
             )
-        if greeting.wanted and not self._plane_links.wants(greeting.wanted, party.data_plane):
+        if greeting.wanted and not self._plane_links.wants(greeting.wanted, identity.data_plane):
             raise NotWantedError("not in this view")
-        if self.group.contacts.is_taken(seat, party.replica):
+        if self.group.contacts.is_taken(seat, identity.replica):
             raise HandshakeError(
-                f"seat {seat} has another replica, which is reached: two replicas have the address {party.address}; "
+                f"seat {seat} has another replica, which is reached: two replicas have the address {identity.address}; "
                 "end one, or give it an address and a place in the peers of its own"
             )
         link = self._links.get(seat)
-        is_ours = link is not None and link.party.replica == party.replica and link.is_dialled
-        if not greeting.wanted and is_ours and party.replica < self.replica:
+        is_ours = link is not None and link.identity.replica == identity.replica and link.is_dialled
+        if not greeting.wanted and is_ours and identity.replica < self.replica:
             raise NotWantedError("there is a link already")
 
     def _met(self, connection: Connection) -> None:
         """Use an authenticated connection, or close it if it is not needed any more."""
-        party = connection.party
-        seat = seat_of(party.replica)
-        is_taken = self.group.contacts.is_taken(seat, party.replica)
-        if self._is_closing or self._addresses.get(seat) != party.address or is_taken:
+        identity = connection.identity
+        seat = seat_of(identity.replica)
+        is_taken = self.group.contacts.is_taken(seat, identity.replica)
+        if self._is_closing or self._addresses.get(seat) != identity.address or is_taken:
             connection.sock.close()
         elif connection.own:
             self._plane_links.take(connection)
@@ -442,7 +442,7 @@ class Membership(GroupSide):
         former = self._links.get(seat)
         if former is not None:
             is_second = connection.is_dialled and not former.is_dialled
-            if is_second and former.party.replica == connection.party.replica > self.replica:
+            if is_second and former.identity.replica == connection.identity.replica > self.replica:
                 connection.sock.close()  # the link of the replica with the higher number stays
                 return
             self._drop_link(seat)
@@ -453,17 +453,17 @@ class Membership(GroupSide):
             self._failed,
             Seal(connection.keys),
         )
-        self._links[seat] = SeatLink(wire, connection.party, connection.is_dialled, connection.version)
-        self._addresses_of[connection.party.replica] = connection.party.address
+        self._links[seat] = SeatLink(wire, connection.identity, connection.is_dialled, connection.version)
+        self._addresses_of[connection.identity.replica] = connection.identity.address
         if len(self._addresses_of) > ADDRESSES_MAX:
             del self._addresses_of[next(iter(self._addresses_of))]
-        self.group.linked(seat, connection.party.replica)
+        self.group.linked(seat, connection.identity.replica)
 
     def _drop_link(self, seat: int) -> None:
         link = self._links.pop(seat)
         link.wire.reset()
         self.group.unlinked(seat)
-        self._proofs.unlinked(seat, link.party)
+        self._proofs.unlinked(seat, link.identity)
 
     def _received(self, seat: int, wire: Wire, data: memoryview) -> None:
         """Process a message of the link to this seat; a malformed one ends the link."""
@@ -481,7 +481,7 @@ class Membership(GroupSide):
             return
         self.group.receive(seat, message)
         self.writing.update()
-        self._proofs.watch(link.party, self.group.contacts.processes_of(seat))
+        self._proofs.watch(link.identity, self.group.contacts.processes_of(seat))
 
     def _failed(self, error: Exception) -> None:
         """Count and log a defect, at most once in FAILED_INTERVAL_S: it may happen again in each turn."""
@@ -495,4 +495,4 @@ class Membership(GroupSide):
             return
         del self._links[seat]
         self.group.unlinked(seat)
-        self._proofs.unlinked(seat, link.party)
+        self._proofs.unlinked(seat, link.identity)

@@ -80,7 +80,7 @@ class PlaneLinks:
 
     def take(self, connection: Connection) -> None:
         """Pass a new connection to our data plane, or close it if the pair must have no link."""
-        pair = own, other = connection.own, connection.party.data_plane
+        pair = own, other = connection.own, connection.identity.data_plane
         if not self.wants(own, other):  # the view has changed since the handshake
             connection.sock.close()
             return
