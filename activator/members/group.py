@@ -312,7 +312,6 @@ class Group:
     # --- internal ---
 
     def _set_replica(self, replica: Replica) -> None:
-        """Replace what the others know of this replica."""
         self.replica = replica
         self._send_hellos()
         self._reconsider()
@@ -349,7 +348,6 @@ class Group:
             self._send(contact.seat, self._hello())
 
     def _note_ended(self, number: int) -> None:
-        """Register that the end of a replica, perhaps this one, is proven."""
         if number == self.number:
             self._die()
             return
@@ -365,13 +363,11 @@ class Group:
         self._died()
 
     def _note_view(self, view: GroupView) -> None:
-        """Register the epoch and the replicas of a view that another replica has accepted."""
         self._highest = max(self._highest, view.epoch)
         self.contacts.note_alive(view.unproven)
         self.contacts.note_replicas(view.replicas)
 
     def _meet(self, contact: Contact, message: Hello) -> None:
-        """Process the `Hello` of the replica at this seat."""
         for number in message.ended:
             self._note_ended(number)
         number = message.replica.number
@@ -417,7 +413,6 @@ class Group:
         self._propose(replicas, unproven)
 
     def _propose(self, replicas: tuple[Replica, ...], unproven: tuple[int, ...]) -> None:
-        """Propose a view of these replicas to the others in it."""
         epoch = next_epoch(self._highest, self.number)
         view = GroupView(epoch, replicas, unproven)
         others = {seat_of(replica.number) for replica in replicas} - {self.seat}
@@ -445,7 +440,6 @@ class Group:
         self._send(contact.seat, Accept(view.epoch, self.contacts.alive()))
 
     def _accepted_by(self, contact: Contact, message: Accept) -> None:
-        """Register that a replica has accepted a view."""
         contact.accepted_epoch = max(contact.accepted_epoch, message.epoch)
         self.contacts.note_replicas(message.known)
         for replica in message.known:
@@ -460,7 +454,6 @@ class Group:
         self._commit_if_accepted()
 
     def _commit_if_accepted(self) -> None:
-        """Put the proposed view into effect, if all its replicas have accepted it."""
         proposal = self._proposal
         if proposal is None or proposal.waiting:
             return
@@ -491,7 +484,6 @@ class Group:
             self._send(contact.seat, Commit(self.effective.epoch))
 
     def _judge_majority(self, now_s: float) -> None:
-        """Stop or allow grants by rule 4."""
         if self.rules.grants_alone or self.has_died:
             return
         if self.contacts.has_majority():
