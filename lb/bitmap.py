@@ -48,7 +48,7 @@ class Bitmap:
         level: i64 = 0
         while True:
             words = self._levels[level]
-            size = max((size + WORD_MASK) >> WORD_SHIFT, 1)
+            size = max((size + WORD_MASK) >> WORD_SHIFT, 1)  # words of this level, which are bits of the next one
             del words[size:]
             while len(words) < size:
                 words.append(_Word())
@@ -70,9 +70,9 @@ class Bitmap:
 
     def add(self, number: i64) -> None:
         word = self._bottom[number >> WORD_SHIFT]
-        was = word.bits
-        word.bits = was | mask_of(number)
-        if was == 0:
+        before = word.bits
+        word.bits = before | mask_of(number)
+        if before == 0:
             self._add_above(number >> WORD_SHIFT)
 
     def discard(self, number: i64) -> None:
@@ -151,33 +151,34 @@ class Bitmap:
         """Return the greatest member under `bits` of word `index` in `level`, or NONE. Clears stale summary bits."""
         while bits != 0:
             child = (index << WORD_SHIFT) + highest_bit(bits)
-            down = level
-            while down > 0:
-                below = self._levels[down - 1][child].bits
+            bit_level = level  # the level of the bit `child`, which stands for a word of the level below, or a member
+            while bit_level > 0:
+                below = self._levels[bit_level - 1][child].bits
                 if below == 0:
                     break
-                down -= 1
+                bit_level -= 1
                 child = (child << WORD_SHIFT) + highest_bit(below)
-            if down == 0:
+            if bit_level == 0:
                 return child
-            self._levels[down][child >> WORD_SHIFT].bits &= ~mask_of(child)  # the bit was stale: search again
-            if down == level:
+            self._levels[bit_level][child >> WORD_SHIFT].bits &= ~mask_of(child)  # the bit was stale: search again
+            if bit_level == level:
                 bits &= ~mask_of(child)
         return NONE
 
     def _add_above(self, number: i64) -> None:
+        """Set the summary bits of word `number` of the bottom level."""
         for level in range(1, len(self._levels)):
             word = self._levels[level][number >> WORD_SHIFT]
-            was = word.bits
+            before = word.bits
             mask = mask_of(number)
-            if was & mask != 0:
+            if before & mask != 0:
                 return
-            word.bits = was | mask
+            word.bits = before | mask
             number >>= WORD_SHIFT
 
 
 def mask_of(number: i64) -> i64:
-    """Return the bit of `number` in its word."""
+    """Return a word in which only the bit of `number` is set."""
     # Not 1 << n: mypyc writes the 1 as a C literal of 32 bits, whatever its type here, and bit 31 becomes the sign.
     return WORD_TOP >> (WORD_MASK - (number & WORD_MASK))
 

@@ -60,7 +60,7 @@ class RoomBuckets(RoomStructure):
         if tracker.room_load.count > 1:
             tracker.room_load.head = tracker.room_next
         tracker.room_load.count -= 1
-        tracker.room_load = tracker.room_load.higher
+        tracker.room_load = tracker.room_load.higher  # without a change of its links (rule 3)
         self._count_in(tracker)
         if load > self._highest:
             self._highest = load
@@ -69,8 +69,8 @@ class RoomBuckets(RoomStructure):
 
     def load_fell(self, tracker: PodTracker) -> None:
         load = tracker.in_flight + tracker.elsewhere
-        highest = load + 1 == self._highest
-        if not highest or load != self.lowest.load or tracker.room_load.head.slot != tracker.slot:
+        was_highest = load + 1 == self._highest
+        if not was_highest or load != self.lowest.load or tracker.room_load.head.slot != tracker.slot:
             self._leave(tracker)
             self._join(tracker, self._loads[load])
             return
@@ -79,7 +79,7 @@ class RoomBuckets(RoomStructure):
         else:
             self._highest = load
         tracker.room_load.count -= 1
-        tracker.room_load = tracker.room_load.lower
+        tracker.room_load = tracker.room_load.lower  # without a change of its links (rule 3)
         self._count_in(tracker)
 
     def size(self) -> i64:
@@ -87,10 +87,10 @@ class RoomBuckets(RoomStructure):
 
     def holds(self, tracker: PodTracker) -> bool:
         if tracker.room_next is tracker:
-            stands = self._count == 1 and self.lowest.head is tracker
+            is_linked = self._count == 1 and self.lowest.head is tracker
         else:
-            stands = self._count > 1 and stands_between(tracker)
-        return stands and tracker.room_load.load == tracker.in_flight + tracker.elsewhere
+            is_linked = self._count > 1 and stands_between(tracker)
+        return is_linked and tracker.room_load.load == tracker.in_flight + tracker.elsewhere
 
     def members(self) -> list[PodTracker] | None:
         self._marked.check_invariants()
@@ -107,6 +107,7 @@ class RoomBuckets(RoomStructure):
         return found
 
     def _check_load(self, load: Load, found: list[PodTracker]) -> None:
+        """Check one load, and append its pods to `found`. Raises AssertionError."""
         assert self._loads[load.load] is load, f"load {load.load} is at the wrong index"
         assert load.marked == (load.load in self._marked), f"`marked` of load {load.load} does not match its bit"
         assert load.marked or load.count == 0, f"load {load.load} has pods and no bit"
@@ -120,6 +121,7 @@ class RoomBuckets(RoomStructure):
             tracker = tracker.room_next
 
     def _join(self, tracker: PodTracker, load: Load) -> None:
+        """Insert the pod into the ring as the last one of `load` (rule 2)."""
         tracker.room_load = load
         if self._count == 0:
             stand_alone(tracker)
@@ -137,6 +139,7 @@ class RoomBuckets(RoomStructure):
         self._count_in(tracker)
 
     def _count_in(self, tracker: PodTracker) -> None:
+        """Count the pod in its load. If it is the only one there, make it the first."""
         if tracker.room_load.count == 0:
             tracker.room_load.head = tracker
             if not tracker.room_load.marked:
@@ -145,6 +148,7 @@ class RoomBuckets(RoomStructure):
         tracker.room_load.count += 1
 
     def _leave(self, tracker: PodTracker) -> None:
+        """Remove the pod from the ring and from its load."""
         self._count -= 1
         tracker.room_load.count -= 1
         if self._count == 0:
@@ -156,11 +160,12 @@ class RoomBuckets(RoomStructure):
         if load.count > 0:
             return
         if load is self.lowest:
-            self.lowest = self._next_higher()
+            self.lowest = self._find_lowest()
         elif load.load == self._highest:
             self._highest = self._next_lower(load).load
 
     def _next_lower(self, load: Load) -> Load:
+        """Return the next lower load that has pods; there must be one."""
         lower = load.lower
         while lower.count == 0:
             number = self._marked.highest_below(load.load)
@@ -171,7 +176,8 @@ class RoomBuckets(RoomStructure):
                 self._marked.discard(number)
         return lower
 
-    def _next_higher(self) -> Load:
+    def _find_lowest(self) -> Load:
+        """Return the lowest load that has pods; there must be one."""
         while True:
             number = self._marked.lowest()
             assert number != NONE, "pods have room and no load is marked"

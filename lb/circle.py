@@ -76,15 +76,15 @@ class RoomCircle(RoomStructure):
             return None
         low = mix(key & MASK_32)
         high = mix(((key >> 32) & MASK_32) ^ low)
-        probe = ((high << 16) ^ low) & POINT_MASK
+        probe = ((high << 16) ^ low) & POINT_MASK  # the first of the key's points, which are `step` apart
         step = (((low << 16) ^ high) & POINT_MASK) | 1
-        found = self._before(probe)
+        found = self._at_or_before(probe)
         shortest = (probe - found.room_point) & POINT_MASK
         probes: i64 = PROBES - 1
         while probes > 0:
             probes -= 1
             probe = (probe + step) & POINT_MASK
-            tracker = self._before(probe)
+            tracker = self._at_or_before(probe)
             distance = (probe - tracker.room_point) & POINT_MASK
             if distance < shortest:
                 shortest = distance
@@ -138,12 +138,14 @@ class RoomCircle(RoomStructure):
                 found.append(node)
                 before = node
                 node = node.room_next
-        beside = self.array.members()
-        assert beside is not None
-        assert sorted([int(t.slot) for t in beside]) == sorted([int(t.slot) for t in found]), "circle and array differ"
+        in_array = self.array.members()
+        assert in_array is not None
+        assert sorted([int(t.slot) for t in in_array]) == sorted([int(t.slot) for t in found]), (
+            "circle and array differ"
+        )
         return found
 
-    def _before(self, probe: i64) -> PodTracker:
+    def _at_or_before(self, probe: i64) -> PodTracker:
         """Return the pod at this point of the circle, or the next one before it."""
         position = probe >> (POINT_BITS - self._bits)
         node = self._heads[position]
@@ -160,6 +162,7 @@ class RoomCircle(RoomStructure):
         return node
 
     def _place(self, tracker: PodTracker) -> None:
+        """Insert the pod into the list of its position."""
         position = tracker.room_point >> (POINT_BITS - self._bits)
         node = self._heads[position]
         if node.slot == NOWHERE.slot:
@@ -173,6 +176,7 @@ class RoomCircle(RoomStructure):
         self._heads[position] = tracker
 
     def _place_after(self, before: PodTracker, tracker: PodTracker) -> None:
+        """Insert the pod into the list of its position, somewhere after `before`."""
         while True:
             node = before.room_next
             if node.slot == NOWHERE.slot:
@@ -192,7 +196,7 @@ def point_of(address: str) -> i64:
 
 
 def _goes_first(one: PodTracker, other: PodTracker) -> bool:
-    """Return True if `one` precedes `other` in a position: the farther first, at one point the lower slot."""
+    """Return True if `one` precedes `other` in its position's list: by descending point, then by ascending slot."""
     if one.room_point != other.room_point:
         return one.room_point > other.room_point
     return one.slot < other.slot

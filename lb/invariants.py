@@ -15,7 +15,7 @@ from lb.warming import WarmUp
 
 
 def check_table(table: PodTable, pods: list[PodTracker], warm_up: WarmUp | None) -> None:
-    """Raise AssertionError if a sum or a room structure does not match `pods`, which are all slots that hold one.
+    """Raise AssertionError if a sum or a room structure does not match `pods`, all slots that hold a pod.
 
     `warm_up` is the table's slow start, None if it is off.
     """
@@ -30,6 +30,7 @@ def check_table(table: PodTable, pods: list[PodTracker], warm_up: WarmUp | None)
 
 
 def _check_members(structure: RoomStructure, name: str, pods: list[PodTracker]) -> None:
+    """Compare the pods in a room structure with those of `pods` that should be in it."""
     members = structure.members()
     if members is None:
         return
@@ -45,19 +46,20 @@ def check_pod(table: PodTable, tracker: PodTracker, warm_up: WarmUp | None) -> N
     trials = i64(tracker.trials)
     assert 0 <= trials <= tracker.in_flight, f"{trials} trials are in flight at {tracker!r}"
     assert tracker.state != DRAINING or tracker.capacity() == 0, f"{tracker!r} drains and counts as capacity"
-    stands_here = tracker.has_room
+    is_expected = tracker.has_room
     if warm_up is not None:
         warm_up.check_pod(tracker)
-        stands_here = stands_here and not tracker.warming
+        is_expected = is_expected and not tracker.warming
     else:
         assert not tracker.warming, f"slow start is off, but {tracker!r} is warming"
     structure = table.far if tracker.is_far else table.structure
     if structure.size() >= 0:
         holds = structure.holds(tracker)
-        assert holds == stands_here, f"the room structure holds {tracker!r}: {holds}, expected {stands_here}"
+        assert holds == is_expected, f"the room structure holds {tracker!r}: {holds}, expected {is_expected}"
 
 
 def check_sums(table: PodTable, pods: list[PodTracker]) -> None:
+    """Raise AssertionError if a total of the table is not the sum over `pods`, all slots that hold a pod."""
     in_flight = 0
     capacity = 0
     room = 0

@@ -20,7 +20,7 @@ class PodTable:
     def __init__(self, array: SlotArray, structure: RoomStructure) -> None:
         self._array: SlotArray = array
         self.slots: list[PodTracker] = array.slots  # always the same list
-        # The pods with room, in the structure that the policy needs: the near ones, and in a pick among far pods those.
+        # The near pods with room, in the structure that the policy needs; during a pick among far pods, the far ones.
         self.structure: RoomStructure = structure
         self.far: RoomStructure = NO_ROOMS  # the far pods with room; made with the first far pod
         # Sums over the slots.
@@ -30,7 +30,7 @@ class PodTable:
         self.far_room: i64 = 0  # the number of far pods among them
         self.draining: i64 = 0  # the number of slots whose pod drains
         # Counters since the table was made.
-        self.tables_full: i64 = 0
+        self.times_full: i64 = 0
         self.bad_picks: i64 = 0  # picks of a pod that must not be picked, or of none although one has room
         self.late_releases: i64 = 0
 
@@ -56,10 +56,12 @@ class PodTable:
 
     @property
     def holes(self) -> int:
+        """The number of empty slots below the highest pod."""
         return self._array.holes
 
     @property
     def trailing(self) -> int:
+        """The number of empty slots between the highest pod and `length`."""
         return self._array.trailing
 
     @property

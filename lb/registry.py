@@ -50,9 +50,9 @@ class UnknownPolicyError(ValueError):
 
 def create(name: str, rng: Rng) -> Policy:
     """Return a new policy for one table. Raises UnknownPolicyError."""
-    made: object = _class_of(ALIASES.get(name, name))(rng)
-    assert isinstance(made, Policy)
-    return made
+    policy: object = _class_of(ALIASES.get(name, name))(rng)
+    assert isinstance(policy, Policy)
+    return policy
 
 
 def names() -> tuple[str, ...]:
@@ -71,11 +71,11 @@ def default_name(container_concurrency: int) -> str:
 def problem_with(name: str) -> str:
     """Return the reason why `create` would fail, in one line; empty if it would succeed."""
     try:
-        found = _class_of(ALIASES.get(name, name))
+        policy = _class_of(ALIASES.get(name, name))
     except UnknownPolicyError as error:
         return str(error)
     try:
-        found(Rng(1))
+        policy(Rng(1))
     except Exception as error:  # a third-party class may raise anything
         return f"policy {name!r} cannot be made: {type(error).__name__}: {error}"
     return ""
@@ -94,6 +94,7 @@ def takes_key(name: str) -> bool:
 
 
 def _class_of(name: str) -> type[Policy]:
+    """Return the policy's class; `name` is no alias. Raises UnknownPolicyError."""
     known = BUILT_IN.get(name) or _FOUND.get(name)
     if known is not None:
         return known
@@ -112,16 +113,19 @@ def _class_of(name: str) -> type[Policy]:
 
 
 def _dotted(path: str) -> object:
+    """Import and return the object at "package.module:Class"."""
     module, _, attribute = path.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def _entry_point(name: str) -> object:
-    where = _installed().get(name)
-    return None if where is None else _dotted(where)
+    """Import and return the object that a package registers under this name, None if none does."""
+    path = _installed().get(name)
+    return None if path is None else _dotted(path)
 
 
 def _installed() -> dict[str, str]:
+    """Return the dotted paths of the policies that packages register, by name."""
     from importlib.metadata import entry_points  # takes 15 ms, needed only for names that are not built in
 
     return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}

@@ -1,7 +1,7 @@
 """The seeded random number generator of all random choices.
 
 Rules
-  1. The same seed gives the same numbers on every machine and in both worlds. Compiled 64-bit integers wrap silently,
+  1. The same seed gives the same numbers on every machine, compiled or not. Compiled 64-bit integers wrap silently,
      so every intermediate result stays below 2^63.
   2. The generator spreads load and is not cryptographic.
 

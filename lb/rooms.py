@@ -132,7 +132,7 @@ class RoomArray(RoomStructure):
 
 @final
 class RoomRing(RoomStructure):
-    """A ring of pods, and the pod whose turn it is. A pod that gets room is inserted before that one."""
+    """A ring of pods, and the pod to pick next. A pod that gets room is inserted before it, so it is picked last."""
 
     def __init__(self) -> None:
         super().__init__()

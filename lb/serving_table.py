@@ -41,7 +41,7 @@ class ServingTable(PodTable):
 
     def __init__(self, policy: Policy, array: SlotArray) -> None:
         super().__init__(array, make_structure(policy.needs, array.slots))
-        self._roster: SlotIndexes = SlotIndexes()
+        self._indexes: SlotIndexes = SlotIndexes()
         self.hook_errors: i64 = 0  # since the table was made
         self.on_hook_error: Callable[[Exception], None] | None = None
         # The policy, and which of its hooks it defines.
@@ -50,8 +50,8 @@ class ServingTable(PodTable):
         self.slow_starts: bool = False
         self._trusts_policy: bool = is_own(policy)
         self._counts_load: bool = self.structure.counts_load
-        self._policy_sees_reserve: bool = overrides(policy, "on_reserve")
-        self._policy_sees_release: bool = overrides(policy, "on_release")
+        self._calls_on_reserve: bool = overrides(policy, "on_reserve")
+        self._calls_on_release: bool = overrides(policy, "on_release")
 
     def pick(self, key: i64, now_s: float) -> PodTracker | None:
         """Return the pod that the policy picks for the next request; None if no pod has room.
@@ -65,7 +65,7 @@ class ServingTable(PodTable):
             tracker = self.policy.pick(self, key, now_s)
         if tracker is None:
             return None if self.room == 0 else self._pick_far(key, now_s)
-        if tracker.has_room and (self._trusts_policy or self._is_mine(tracker)):
+        if tracker.has_room and (self._trusts_policy or self._is_in_table(tracker)):
             return tracker
         return self._replace_bad_pick()
 
@@ -77,7 +77,7 @@ class ServingTable(PodTable):
         try:
             return self.pick(key, now_s)
         finally:
-            self._settle(avoided)
+            self._update_room(avoided)
 
     def reserve(self, tracker: PodTracker) -> None:
         """Count one more request in the pod. The caller may exceed the limit (a request exempted by rule).
@@ -92,13 +92,13 @@ class ServingTable(PodTable):
             if in_flight >= tracker.limit:
                 tracker.has_room = False
                 self.room -= 1
-                self._take_out(tracker)
+                self._remove(tracker)
             elif self._counts_load and not tracker.warming:
                 if tracker.is_far:
                     self.far.load_rose(tracker)
                 else:
                     self.structure.load_rose(tracker)
-        if self._policy_sees_reserve:
+        if self._calls_on_reserve:
             self._notify_reserve(tracker)
 
     def release(self, tracker: PodTracker, generation: i64, latency_s: float) -> int:
@@ -123,11 +123,11 @@ class ServingTable(PodTable):
         elif tracker.may_take_one():
             tracker.has_room = True
             self.room += 1
-            self._put_in(tracker)
-        if self._policy_sees_release:
+            self._insert(tracker)
+        if self._calls_on_release:
             self._notify_release(tracker, latency_s)
         if tracker.state == DRAINING:
-            self._limit_newest(tracker.address)
+            self._update_newest_limit(tracker.address)
             if in_flight == 0:
                 return DRAINED
         return RELEASED
@@ -139,30 +139,31 @@ class ServingTable(PodTable):
         """
         assert i64(tracker.trials) < tracker.in_flight, "a trial is one of the requests in flight"
         tracker.trials += 1
-        self._settle(tracker)
+        self._update_room(tracker)
 
     def end_trial(self, tracker: PodTracker, generation: i64) -> None:
         """End the trial, so that the pod may get other requests. Called once per trial, before its release."""
         if generation == tracker.generation and tracker.trials > 0:
             tracker.trials -= 1
-            self._settle(tracker)
+            self._update_room(tracker)
 
     def suspect(self, tracker: PodTracker, until_s: float) -> None:
         """Do not pick the pod until the state worker decides about it; with FOREVER, until `end_suspicion`."""
         assert until_s > 0.0, "0.0 means not suspected"
         assert tracker.state != EMPTY, "an empty slot cannot be suspected"
         tracker.suspect_until_s = until_s
-        self._settle(tracker)
+        self._update_room(tracker)
 
     def end_suspicion(self, tracker: PodTracker, generation: i64, now_s: float) -> bool:
         """End a suspicion whose time has passed without a decision. Return True if the pod can be picked again."""
         if tracker.generation != generation or not 0.0 < tracker.suspect_until_s <= now_s:
             return False
         tracker.suspect_until_s = 0.0
-        self._settle(tracker)
+        self._update_room(tracker)
         return tracker.has_room
 
-    def _is_mine(self, tracker: PodTracker) -> bool:
+    def _is_in_table(self, tracker: PodTracker) -> bool:
+        """Return True if the object is a slot of this table."""
         slot = tracker.slot
         return 0 <= slot < self.length and self.slots[slot] is tracker
 
@@ -176,12 +177,12 @@ class ServingTable(PodTable):
             tracker = self.policy.pick(self, key, now_s)
         finally:
             self.structure = near
-        if tracker is not None and tracker.has_room and (self._trusts_policy or self._is_mine(tracker)):
+        if tracker is not None and tracker.has_room and (self._trusts_policy or self._is_in_table(tracker)):
             return tracker
         return self._replace_bad_pick()
 
     def _replace_bad_pick(self) -> PodTracker | None:
-        """Return the first pod with room, near if possible, by a scan that only a defective policy causes."""
+        """Count a bad pick. Return the first pod with room, a near one if there is one, by a scan of the slots."""
         self.bad_picks += 1
         first: PodTracker | None = None
         for tracker in self.slots[: self.length]:
@@ -193,22 +194,24 @@ class ServingTable(PodTable):
 
     # Used by the writers of the structure, too.
 
-    def _settle(self, tracker: PodTracker) -> None:
-        # Called after any change of state, limit or suspicion, to update has_room and the structure.
+    def _update_room(self, tracker: PodTracker) -> None:
+        """Update `has_room` and the structures after a change of the pod's state, limit, trials or suspicion."""
         if not tracker.may_take_one():
             self._leave_room(tracker)
         elif not tracker.has_room:
             tracker.has_room = True
             self.room += 1
-            self._put_in(tracker)
+            self._insert(tracker)
 
     def _leave_room(self, tracker: PodTracker) -> None:
+        """Remove the pod from those with room, if it is one of them."""
         if tracker.has_room:
             tracker.has_room = False
             self.room -= 1
-            self._take_out(tracker)
+            self._remove(tracker)
 
-    def _put_in(self, tracker: PodTracker) -> None:
+    def _insert(self, tracker: PodTracker) -> None:
+        """Insert a pod that has got room into its structure."""
         if tracker.warming:
             self.warm_up.insert(tracker)
         elif tracker.is_far:
@@ -217,7 +220,8 @@ class ServingTable(PodTable):
         else:
             self.structure.insert(tracker)
 
-    def _take_out(self, tracker: PodTracker) -> None:
+    def _remove(self, tracker: PodTracker) -> None:
+        """Remove a pod that has lost its room from its structure."""
         if tracker.warming:
             self.warm_up.remove(tracker)
         elif tracker.is_far:
@@ -226,17 +230,18 @@ class ServingTable(PodTable):
         else:
             self.structure.remove(tracker)
 
-    def _limit_newest(self, address: str) -> None:
+    def _update_newest_limit(self, address: str) -> None:
         """Update the limit of the newest slot, because the requests of older slots at the address may have changed."""
-        newest = self._roster.at(address)
+        newest = self._indexes.at(address)
         if newest is not None and newest.older_at_address is not None:
-            self._limit(newest)
+            self._update_limit(newest)
 
-    def _limit(self, tracker: PodTracker) -> None:
+    def _update_limit(self, tracker: PodTracker) -> None:
+        """Compute the pod's limit from its own and the older slots at its address."""
         before = tracker.capacity()
         tracker.limit = limit_at_address(tracker)
         self.capacity += tracker.capacity() - before
-        self._settle(tracker)
+        self._update_room(tracker)
 
     # Separate from `reserve` and `release`, which are faster without an exception handler.
 
@@ -253,6 +258,7 @@ class ServingTable(PodTable):
             self._hook_raised(error)
 
     def _hook_raised(self, error: Exception) -> None:
+        """Count and report an exception that a hook of the policy raised."""
         self.hook_errors += 1
         if self.on_hook_error is not None:
             self.on_hook_error(error)

@@ -19,6 +19,7 @@ BLOCK_SLOTS: Final = 64
 
 
 def is_known(max_scale: int, slots_max: int) -> bool:
+    """Return True if `max_scale` determines the size of the table (rule 2)."""
     return 0 < max_scale <= slots_max
 
 
@@ -30,7 +31,7 @@ def first_slots(max_scale: int, slots_max: int) -> int:
 
 
 def grown_slots(slots: int, max_scale: int, slots_max: int) -> int:
-    """Return the next size of a full table of `slots`; it is equal only at `slots_max`."""
+    """Return the next size of a full table of `slots`: larger, unless that is `slots_max` already."""
     if is_known(max_scale, slots_max):
         return min(slots + BLOCK_SLOTS, slots_max)
     return min(2 * slots, slots_max)

@@ -25,10 +25,10 @@ _SMALL_NAMES: Final = 64  # smaller dictionaries are not copied
 class SlotIndexes:
     """Two indexes of the slots that hold a pod."""
 
-    __slots__ = ("_by_address", "_by_identity", "_names_most")
+    __slots__ = ("_by_address", "_by_identity", "_identities_most")
 
     def __init__(self) -> None:
-        self._names_most: i64 = 0  # the most names since the dictionaries were last copied
+        self._identities_most: i64 = 0  # the most since the dictionaries were last copied
         self._by_address: dict[str, PodTracker] = {}
         self._by_identity: dict[str, PodTracker] = {}
 
@@ -48,27 +48,28 @@ class SlotIndexes:
         return tracker
 
     def enrol(self, tracker: PodTracker) -> None:
+        """Add the slot to both indexes as the newest of its address and of its identity."""
         tracker.older_at_address = self._by_address.get(tracker.address)
         self._by_address[tracker.address] = tracker
         tracker.older_of_identity = self._by_identity.get(tracker.identity)
         self._by_identity[tracker.identity] = tracker
-        self._names_most = max(self._names_most, len(self._by_identity))
+        self._identities_most = max(self._identities_most, len(self._by_identity))
 
     def enrol_behind(self, tracker: PodTracker) -> None:
         """Enrol a draining slot as an older one of its names: lookups still find the newer slots."""
-        newest_here = self._by_address.get(tracker.address)
-        newest_of = self._by_identity.get(tracker.identity)
-        if newest_here is None:
+        at_address = self._by_address.get(tracker.address)
+        of_identity = self._by_identity.get(tracker.identity)
+        if at_address is None:
             self._by_address[tracker.address] = tracker
         else:
-            tracker.older_at_address = newest_here.older_at_address
-            newest_here.older_at_address = tracker
-        if newest_of is None:
+            tracker.older_at_address = at_address.older_at_address
+            at_address.older_at_address = tracker
+        if of_identity is None:
             self._by_identity[tracker.identity] = tracker
         else:
-            tracker.older_of_identity = newest_of.older_of_identity
-            newest_of.older_of_identity = tracker
-        self._names_most = max(self._names_most, len(self._by_identity))
+            tracker.older_of_identity = of_identity.older_of_identity
+            of_identity.older_of_identity = tracker
+        self._identities_most = max(self._identities_most, len(self._by_identity))
 
     def renew(self, tracker: PodTracker) -> None:
         """Make the slot the newest of its names, because its pod has returned to it."""
@@ -78,6 +79,7 @@ class SlotIndexes:
             self.enrol(tracker)
 
     def strike(self, tracker: PodTracker) -> None:
+        """Remove the slot from both indexes."""
         self._strike_address(tracker)
         self._strike_identity(tracker)
         self._compact()
@@ -94,15 +96,15 @@ class SlotIndexes:
     def check_invariants(self, held: list[PodTracker]) -> None:
         """Raise AssertionError if the indexes do not match `held`, the slots that hold a pod, lowest first."""
         by_address: list[int] = []
-        for address, newest_here in self._by_address.items():
-            tracker: PodTracker | None = newest_here
+        for address, at_address in self._by_address.items():
+            tracker: PodTracker | None = at_address
             while tracker is not None:
                 assert tracker.address == address, f"{tracker!r} is indexed under address {address}"
                 by_address.append(tracker.slot)
                 tracker = tracker.older_at_address
         by_identity: list[int] = []
-        for identity, newest_of in self._by_identity.items():
-            tracker = newest_of
+        for identity, of_identity in self._by_identity.items():
+            tracker = of_identity
             while tracker is not None:
                 assert tracker.identity == identity, f"{tracker!r} is indexed under identity {identity}"
                 by_identity.append(tracker.slot)
@@ -113,11 +115,12 @@ class SlotIndexes:
         assert len({(tracker.identity, tracker.address) for tracker in held}) == len(held), "one pod in two slots"
 
     def _compact(self) -> None:
-        names = len(self._by_identity)
-        if self._names_most > _SMALL_NAMES and 4 * names <= self._names_most:
+        """Copy the dictionaries if at most a quarter of their names is left."""
+        identities = len(self._by_identity)
+        if self._identities_most > _SMALL_NAMES and 4 * identities <= self._identities_most:
             self._by_address = dict(self._by_address)
             self._by_identity = dict(self._by_identity)
-            self._names_most = names
+            self._identities_most = identities
 
     def _strike_address(self, tracker: PodTracker) -> None:
         newer = self._by_address[tracker.address]

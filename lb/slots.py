@@ -58,7 +58,7 @@ class SlotArray:
         self._holes: Bitmap = Bitmap()
         # Counters since the table was made.
         self.trims: i64 = 0
-        self.grown: i64 = 0
+        self.grown: i64 = 0  # how often a full table has grown
 
     @property
     def holes(self) -> int:
@@ -104,6 +104,7 @@ class SlotArray:
         self.trim_if_worth_it()
 
     def trim_if_worth_it(self) -> None:
+        """Trim the tail, and release slots, if fragmentation exceeds the threshold."""
         if self.length == self.top or self.fragmentation <= self.threshold:
             return
         length_before = self.length
@@ -121,9 +122,9 @@ class SlotArray:
         self.max_scale = max_scale
         if not self.slots:
             return
-        wanted = first_slots(max_scale, self.slots_max)
-        if wanted > len(self.slots):
-            self._resize(wanted)
+        size = first_slots(max_scale, self.slots_max)
+        if size > len(self.slots):
+            self._resize(size)
         else:
             self.shrink()
 
@@ -178,6 +179,7 @@ class SlotArray:
             assert tracker.generation <= self.generation, f"the generation of slot {slot} is ahead of the counter"
 
     def _lower_top(self) -> None:
+        """Set `top` after the highest slot was emptied; holes that are above it then become a part of the tail."""
         top = self.top - 1
         while top > 0 and self.slots[top - 1].state == EMPTY:
             top -= 1
@@ -185,14 +187,15 @@ class SlotArray:
         self.top = top
 
     def _grow(self) -> bool:
+        """Allocate the first or further slots. Return False if all of `slots_max` are allocated."""
         slots = len(self.slots)
         if slots == 0:
             self._resize(first_slots(self.max_scale, self.slots_max))
             return True
-        wanted = grown_slots(slots, self.max_scale, self.slots_max)
-        if wanted == slots:
+        size = grown_slots(slots, self.max_scale, self.slots_max)
+        if size == slots:
             return False
-        self._resize(wanted)
+        self._resize(size)
         self.grown += 1
         return True
 

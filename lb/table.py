@@ -66,20 +66,20 @@ class TrackerTable(ServingTable):
         """
         assert not self.abandoned, "a pod was added to an abandoned table"
         _assert_settable(state)
-        _assert_possible(limit)
-        tracker = self._roster.holder(identity, address)
-        newest = self._roster.at(address)
+        _assert_limit(limit)
+        tracker = self._indexes.holder(identity, address)
+        newest = self._indexes.at(address)
         assert newest is None or newest is tracker or newest.state == DRAINING, f"{newest!r} has the address"
-        is_news = tracker is None or tracker.state == DRAINING
+        is_added = tracker is None or tracker.state == DRAINING
         if tracker is None:
-            tracker = self._take_slot(identity, address)
+            tracker = self._enrol_slot(identity, address)
             if tracker is None:
                 return None
-        elif is_news:
-            self._roster.renew(tracker)
-        self._write(tracker, state, limit)
-        if is_news:
-            self._notify_policy(tracker)
+        elif is_added:
+            self._indexes.renew(tracker)
+        self._set(tracker, state, limit)
+        if is_added:
+            self._notify_add(tracker)
         return tracker
 
     def add_leaving(self, identity: str, address: str) -> PodTracker | None:
@@ -87,37 +87,37 @@ class TrackerTable(ServingTable):
 
         The slot is never picked, and lookups prefer any other slot with its names. Return None if the table is full.
         """
-        tracker = self._take_empty(identity, address)
+        tracker = self._take_slot(identity, address)
         if tracker is not None:
-            self._roster.enrol_behind(tracker)
+            self._indexes.enrol_behind(tracker)
             tracker.state = DRAINING
             self.draining += 1
         return tracker
 
     def find_pod(self, identity: str, address: str) -> PodTracker | None:
         """Return the slot of this pod at this address, which may be draining."""
-        return self._roster.holder(identity, address)
+        return self._indexes.holder(identity, address)
 
     def find(self, address: str) -> PodTracker | None:
         """Return the newest slot at the address, which may be draining."""
-        return self._roster.at(address)
+        return self._indexes.at(address)
 
     def find_identity(self, identity: str) -> PodTracker | None:
         """Return the newest slot of the identity, which may be draining."""
-        return self._roster.of(identity)
+        return self._indexes.of(identity)
 
     def set_state(self, tracker: PodTracker, state: int) -> None:
         """Set any state but EMPTY and DRAINING, which `free` and `drain` set. Ends a suspicion, unless FOREVER."""
         assert tracker.state != EMPTY, "an empty slot has no state to set"
         assert tracker.state != DRAINING, f"only `add` can restore {tracker!r}"
-        self._write(tracker, state, tracker.own_limit)
+        self._set(tracker, state, tracker.own_limit)
 
     def set_limit(self, tracker: PodTracker, limit: int) -> None:
         """Set the limit, possibly below the requests in flight, which then fall to it as they end."""
         assert tracker.state != EMPTY, "an empty slot has no limit"
-        _assert_possible(limit)
+        _assert_limit(limit)
         tracker.own_limit = limit
-        self._limit(tracker)
+        self._update_limit(tracker)
 
     def set_weight(self, tracker: PodTracker, weight: int) -> None:
         """Set the pod's weight for policies that use weights; 0 means only when no other has room."""
@@ -126,7 +126,7 @@ class TrackerTable(ServingTable):
         if tracker.weight != weight:
             self._leave_room(tracker)
             tracker.weight = weight
-            self._settle(tracker)
+            self._update_room(tracker)
 
     def set_far(self, tracker: PodTracker, is_far: bool) -> None:
         """Set whether the pod is in another zone, and gets requests only if no near pod has room."""
@@ -143,7 +143,7 @@ class TrackerTable(ServingTable):
         tracker.is_far = is_far
         if warms and not is_far:
             self.warm_up.arrive(tracker)
-        self._settle(tracker)
+        self._update_room(tracker)
 
     def set_elsewhere(self, tracker: PodTracker, count: int) -> None:
         """Set the number of requests that other members have in flight at the pod."""
@@ -165,7 +165,7 @@ class TrackerTable(ServingTable):
         if tracker.state != DRAINING:
             self._retire(tracker)
         if tracker.in_flight > 0:
-            self._limit_newest(tracker.address)
+            self._update_newest_limit(tracker.address)
             return False
         self._vacate(tracker)
         return True
@@ -185,7 +185,7 @@ class TrackerTable(ServingTable):
         if self.used != 0 or not self.slots or self._array.threshold == 1.0:
             return False
         self._array.drop()
-        self._roster = SlotIndexes()
+        self._indexes = SlotIndexes()
         self.structure = make_structure(self.policy.needs, self.slots)
         self.far = NO_ROOMS
         if self.slow_starts:
@@ -201,7 +201,7 @@ class TrackerTable(ServingTable):
     def dispose(self, count: int) -> bool:
         """Release `count` slots of an abandoned table with their references. Return False when none is left."""
         assert self.abandoned, "slots of a table that is in use were dropped"
-        self._roster = SlotIndexes()
+        self._indexes = SlotIndexes()
         self.structure = RoomStructure()
         self.far = NO_ROOMS
         self.warm_up = NO_WARM_UP
@@ -214,12 +214,12 @@ class TrackerTable(ServingTable):
     def set_max_scale(self, max_scale: int) -> None:
         """Set the scale. The table grows to it at once, or releases the slots that it does not need."""
         self._array.set_max_scale(max_scale)
-        self._resize()
+        self._resize_structures()
 
     def set_threshold(self, trailing_fragmentation_threshold: float) -> None:
         """Set the threshold, and trim at once if fragmentation exceeds it."""
         self._array.set_threshold(trailing_fragmentation_threshold)
-        self._resize()
+        self._resize_structures()
 
     def set_slow_start(self, window_s: float) -> None:
         """Set the window over which a new pod's share grows (lb/warming.py); 0.0 disables slow start."""
@@ -250,13 +250,13 @@ class TrackerTable(ServingTable):
         if len([tracker for tracker in self._array.pods() if tracker.is_far]) > 0:
             self._make_far()
         self._counts_load = self.structure.counts_load
-        self._policy_sees_reserve = overrides(policy, "on_reserve")
-        self._policy_sees_release = overrides(policy, "on_release")
+        self._calls_on_reserve = overrides(policy, "on_reserve")
+        self._calls_on_release = overrides(policy, "on_release")
         for tracker in self._array.pods():
-            self._settle(tracker)
+            self._update_room(tracker)
         for tracker in self._array.pods():
             if tracker.state != DRAINING:
-                self._notify_policy(tracker)
+                self._notify_add(tracker)
 
     # Inspection.
 
@@ -292,40 +292,43 @@ class TrackerTable(ServingTable):
         self._array.check_slot(slot)
         tracker = self.slots[slot]
         if tracker.state != EMPTY:
-            self._roster.check_pod(tracker)
+            self._indexes.check_pod(tracker)
             check_limit(tracker)
         check_pod(self, tracker, self.warm_up if self.slow_starts else None)
 
     def check_invariants(self) -> None:
         """Raise AssertionError if any sum, index or structure differs from its value computed from the slots."""
         self._array.check_invariants()
-        self._roster.check_invariants(self._array.pods())
+        self._indexes.check_invariants(self._array.pods())
         check_addresses(self._array.pods())
         check_table(self, self._array.pods(), self.warm_up if self.slow_starts else None)
 
     # Steps of the public writers.
 
-    def _take_slot(self, identity: str, address: str) -> PodTracker | None:
-        tracker = self._take_empty(identity, address)
+    def _enrol_slot(self, identity: str, address: str) -> PodTracker | None:
+        """Give the pod the lowest empty slot, the newest of its names. Return None if the table is full."""
+        tracker = self._take_slot(identity, address)
         if tracker is not None:
-            self._roster.enrol(tracker)
+            self._indexes.enrol(tracker)
         return tracker
 
-    def _take_empty(self, identity: str, address: str) -> PodTracker | None:
+    def _take_slot(self, identity: str, address: str) -> PodTracker | None:
+        """Give the pod the lowest empty slot, in no index yet. Return None if the table is full."""
         slots_before = len(self.slots)
         tracker = self._array.take()
         if tracker is None:
-            self.tables_full += 1
+            self.times_full += 1
             return None
         if len(self.slots) != slots_before:
-            self._resize()
+            self._resize_structures()
         tracker.identity = identity
         tracker.address = address
         return tracker
 
-    def _write(self, tracker: PodTracker, state: int, limit: int) -> None:
+    def _set(self, tracker: PodTracker, state: int, limit: int) -> None:
+        """Set the pod's state and own limit, with all that depends on them. Ends a suspicion, unless FOREVER."""
         _assert_settable(state)
-        _assert_possible(limit)
+        _assert_limit(limit)
         before = tracker.capacity()
         was_routable = tracker.is_routable()
         if tracker.state == DRAINING:
@@ -339,16 +342,17 @@ class TrackerTable(ServingTable):
         warms = self.slow_starts and not tracker.is_far
         if warms and tracker.is_routable() and not was_routable:
             self.warm_up.arrive(tracker)
-        self._settle(tracker)
+        self._update_room(tracker)
         if warms and was_routable and not tracker.is_routable():
             self.warm_up.leave(self, tracker)
 
     def _retire(self, tracker: PodTracker) -> None:
+        """Make the pod drain, and notify the policy."""
         self.capacity -= tracker.capacity()
         was_routable = tracker.is_routable()
         tracker.state = DRAINING
         self.draining += 1
-        self._settle(tracker)
+        self._update_room(tracker)
         if self.slow_starts and was_routable and not tracker.is_far:
             self.warm_up.leave(self, tracker)
         try:
@@ -356,29 +360,31 @@ class TrackerTable(ServingTable):
         except Exception as error:
             self._hook_raised(error)
 
-    def _notify_policy(self, tracker: PodTracker) -> None:
+    def _notify_add(self, tracker: PodTracker) -> None:
         try:
             self.policy.on_add(tracker)
         except Exception as error:
             self._hook_raised(error)
 
     def _vacate(self, tracker: PodTracker) -> None:
+        """Empty a draining slot, and update the limit of the newest slot at its address."""
         self.in_flight -= tracker.in_flight
         self.draining -= 1
-        newest = self._roster.at(tracker.address)
-        self._roster.strike(tracker)
+        newest = self._indexes.at(tracker.address)
+        self._indexes.strike(tracker)
         if newest is not None and newest is not tracker:
-            self._limit(newest)
+            self._update_limit(newest)
         slots_before = len(self.slots)
         self._array.give_back(tracker)
         if len(self.slots) != slots_before:
-            self._resize()
+            self._resize_structures()
 
     def _make_far(self) -> None:
         self.far = make_structure(self.policy.needs, self.slots)
         self.far.resize(len(self.slots))
 
-    def _resize(self) -> None:
+    def _resize_structures(self) -> None:
+        """Adapt the room structures to the number of slots."""
         self.structure.resize(len(self.slots))
         self.far.resize(len(self.slots))
         if self.slow_starts:
@@ -392,5 +398,5 @@ def _assert_settable(state: int) -> None:
     assert EMPTY < state < DRAINING, f"{state} is no state that `set_state` accepts"
 
 
-def _assert_possible(limit: int) -> None:
+def _assert_limit(limit: int) -> None:
     assert 0 <= limit <= UNLIMITED, f"a limit is 0 … {UNLIMITED}, not {limit}"

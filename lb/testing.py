@@ -67,19 +67,21 @@ class Oracle:
 
     def observe(self, table: TrackerTable, order: dict[int, int] | None = None) -> None:
         """Record the table's state; `order` ranks the slots of pods that got room in the same step."""
-        now = [tracker for tracker in candidates(table) if not tracker.warming]
+        pods = [tracker for tracker in candidates(table) if not tracker.warming]
         if order is not None:
-            now.sort(key=lambda tracker: order.get(tracker.slot, 0))
-        self.stamp = {t.slot: self.stamp[t.slot] for t in now if t.slot in self.stamp}
-        for tracker in now:
+            pods.sort(key=lambda tracker: order.get(tracker.slot, 0))
+        self.stamp = {t.slot: self.stamp[t.slot] for t in pods if t.slot in self.stamp}
+        for tracker in pods:
             if tracker.slot not in self.stamp or self.moves_with_load(tracker):
                 self.touch(tracker)
             self.load[tracker.slot] = tracker.in_flight + tracker.elsewhere
 
     def moves_with_load(self, tracker: PodTracker) -> bool:
+        """Return True if the pod's change of load since the last step changes its place in the order."""
         return False
 
     def touch(self, tracker: PodTracker) -> None:
+        """Stamp the pod as the last one that changed its place."""
         self.clock += 1
         self.stamp[tracker.slot] = self.clock
 
@@ -94,9 +96,11 @@ class Oracle:
         return self.among(others, table, key, now_s) + self.new_pods(new_pods, others)
 
     def new_pods(self, new_pods: list[PodTracker], others: list[PodTracker]) -> list[PodTracker]:
+        """Return those of the pods in slow start that may be picked; `others` are the others with room."""
         return new_pods
 
     def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
+        """Return those of the pods in `found`, none in slow start, that the policy may pick."""
         return found
 
 
@@ -204,14 +208,14 @@ class PolicyContract:
         rng = Rng(5)
         running: list[PodTracker] = []
         for step in range(1_500):
-            wave = 300 if (step // 300) % 2 == 0 else 40
+            running_max = 300 if (step // 300) % 2 == 0 else 40
             oracle.observe(table)
-            if len(running) < wave:
+            if len(running) < running_max:
                 key = next(keys)
                 tracker = self.pick_as_allowed(table, oracle, key, step * 0.01)
                 if tracker is not None:
                     running.append(tracker)
-            if running and (len(running) >= wave or rng.below(3) == 0):
+            if running and (len(running) >= running_max or rng.below(3) == 0):
                 release(table, running.pop(rng.below(len(running))), 0.001 * float(rng.below(50)))
         table.check_invariants()
 
@@ -320,6 +324,7 @@ class PolicyContract:
         return tracker
 
     def churn(self, seed: int, slow_start_s: float) -> None:
+        """Compare picks and check the invariants while the table changes at random."""
         rng = Rng(seed)
         keys = self.keys()
         table = TrackerTable(self.make_policy(seed), trailing_fragmentation_threshold=0.3)
@@ -350,20 +355,20 @@ class PolicyContract:
     def disturb(self, table: TrackerTable, rng: Rng, step: int) -> None:
         """Make one random change, as the state worker or the failure of a pod does."""
         pods = [tracker for tracker in table.slots[: table.length] if tracker.identity and tracker.state != DRAINING]
-        what = rng.below(9)
-        if what < 3 or not pods:
+        change = rng.below(9)
+        if change < 3 or not pods:
             self.add(table, int(rng.below(40)), int(rng.below(4)))
             return
         tracker = pods[rng.below(len(pods))]
-        if what == 3:
+        if change == 3:
             table.drain(tracker)
-        elif what == 4:
+        elif change == 4:
             table.free(tracker)
-        elif what == 5:
+        elif change == 5:
             table.set_state(tracker, (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED)[rng.below(5)])
-        elif what == 6:
+        elif change == 6:
             table.set_limit(tracker, int(rng.below(5)))
-        elif what == 7:
+        elif change == 7:
             table.set_far(tracker, rng.below(2) == 0)
         elif rng.below(2):
             table.set_weight(tracker, int(rng.below(10)))
@@ -380,7 +385,7 @@ def picked(table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
 
 
 def grant(table: TrackerTable, key: int = 0, now_s: float = 1.0) -> PodTracker | None:
-    """Pick and reserve."""
+    """Pick a pod for a request and reserve it. Return None if no pod has room."""
     tracker = picked(table, key, now_s)
     if tracker is not None:
         table.reserve(tracker)

@@ -150,13 +150,13 @@ class PodTracker(RoomNode):
 
     def is_vacant(self) -> bool:
         """Return True if no data of a pod are left in the slot."""
-        names = self.identity == "" and self.address == "" and self.attachment is None and self.epoch == 0
-        links = self.room_next is NOWHERE and self.room_prev is NOWHERE and self.room_load is NO_LOAD
-        older = self.older_at_address is None and self.older_of_identity is None
-        learnt = self.latency_s == 0.0 and self.room_point == 0 and self.weight == 1 and not self.warming
-        links = links and self.leases is NO_LEASE and not self.is_far
-        loads = self.in_flight == 0 and self.elsewhere == 0 and self.trials == 0
-        return names and links and older and learnt and loads and not self.has_room
+        no_pod = self.identity == "" and self.address == "" and self.attachment is None and self.epoch == 0
+        no_links = self.room_next is NOWHERE and self.room_prev is NOWHERE and self.room_load is NO_LOAD
+        no_older = self.older_at_address is None and self.older_of_identity is None
+        as_made = self.latency_s == 0.0 and self.room_point == 0 and self.weight == 1 and not self.warming
+        no_links = no_links and self.leases is NO_LEASE and not self.is_far
+        no_load = self.in_flight == 0 and self.elsewhere == 0 and self.trials == 0
+        return no_pod and no_links and no_older and as_made and no_load and not self.has_room
 
     def __repr__(self) -> str:
         if self.state == EMPTY:

@@ -54,7 +54,7 @@ class WarmUp:
         self.cold: i64 = 0  # the number of warming pods
         self.room: i64 = 0  # the number of warming pods with room
         self._oldest: WarmingNode = NO_WARMING_NODE  # undefined while cold is 0
-        self._stamped: bool = True  # every age has begun
+        self._ages_begun: bool = True  # False: pods were added since the last pick
         self._warm_from_s: float = LONG_AGO_S  # when the oldest pod that is not warming began; -1.0: at the next pick
         self._ends_s: float = _NOT_YET_S  # when the window of the oldest warming pod ends
         self._by_weight: bool = False
@@ -66,24 +66,24 @@ class WarmUp:
 
     def pick(self, table: PodTable, policy: Policy, key: i64, now_s: float) -> PodTracker | None:
         """Return the pod for the next request; the table calls this instead of the `pick` of `policy`."""
-        if not self._stamped or now_s >= self._ends_s:
+        if not self._ages_begun or now_s >= self._ends_s:
             self.advance(table, now_s)
         if self.room == 0:
             return policy.pick(table, key, now_s)
         if self.room == table.room - table.far_room:
-            return self._any(key, policy.rng)
+            return self._any_warming(key, policy.rng)
         if self._by_key and key != 0:
-            warming = self._nearest(table, key, now_s)
+            warming = self._nearest_warming(table, key, now_s)
         else:
-            warming = self._drawn(table, policy.rng, now_s)
+            warming = self._draw(table, policy.rng, now_s)
         if warming is not None:
             return warming
         return policy.pick(table, key, now_s)
 
     def advance(self, table: PodTable, now_s: float) -> None:
         """Begin the ages of new pods, and end the windows that are over."""
-        if not self._stamped:
-            self._stamp(now_s)
+        if not self._ages_begun:
+            self._begin_ages(now_s)
         while now_s >= self._ends_s:
             self._graduate(table)
 
@@ -110,7 +110,7 @@ class WarmUp:
         if self.warm == 0:
             self.warm = 1
             self._warm_from_s = -1.0
-            self._stamped = False
+            self._ages_begun = False
             return
         node = WarmingNode(tracker)
         if self.cold == 0:
@@ -118,7 +118,7 @@ class WarmUp:
         else:
             link(node, self._oldest)
         self.cold += 1
-        self._stamped = False
+        self._ages_begun = False
         tracker.warming_node = node
         tracker.warming = True
 
@@ -133,6 +133,7 @@ class WarmUp:
             self._graduate(table)
 
     def graduate_all(self, table: PodTable) -> None:
+        """End the slow start of all pods, which may then get their full shares."""
         while self.cold > 0:
             self._graduate(table)
 
@@ -202,7 +203,7 @@ class WarmUp:
 
     # The next pod.
 
-    def _drawn(self, table: PodTable, rng: Rng, now_s: float) -> PodTracker | None:
+    def _draw(self, table: PodTable, rng: Rng, now_s: float) -> PodTracker | None:
         """Return a warming pod if the draw over near pods with room selects one and its ramp accepts the request."""
         others = table.room - table.far_room - self.room
         warming = self.room
@@ -221,10 +222,10 @@ class WarmUp:
             return tracker
         if rng.below(others + warming) < others:
             return None
-        taken = float(rng.below(_CHANCE)) < self.ramp(tracker, now_s) * float(_CHANCE)
-        return tracker if taken else None
+        is_accepted = float(rng.below(_CHANCE)) < self.ramp(tracker, now_s) * float(_CHANCE)
+        return tracker if is_accepted else None
 
-    def _nearest(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
+    def _nearest_warming(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         """Return the warming pod to which the key will belong, if its ramp already includes the key."""
         circle = table.structure
         assert isinstance(circle, RoomCircle)
@@ -233,10 +234,11 @@ class WarmUp:
         circle.nearest(key)
         if circle.distance <= self._circle.distance:
             return None
-        turn = mix((key ^ tracker.room_point) & MASK_32)
-        return tracker if float(turn) < self.ramp(tracker, now_s) * float(MASK_32) else None
+        key_share = mix((key ^ tracker.room_point) & MASK_32)
+        return tracker if float(key_share) < self.ramp(tracker, now_s) * float(MASK_32) else None
 
-    def _any(self, key: i64, rng: Rng) -> PodTracker | None:
+    def _any_warming(self, key: i64, rng: Rng) -> PodTracker | None:
+        """Return a warming pod for the request, because no other near pod has room."""
         if not self._by_key:
             return self._weights.draw(rng)
         if key != 0:
@@ -245,9 +247,9 @@ class WarmUp:
 
     # Ages.
 
-    def _stamp(self, now_s: float) -> None:
+    def _begin_ages(self, now_s: float) -> None:
         """Begin the ages of the pods added since the last pick, which are the last in order."""
-        self._stamped = True
+        self._ages_begun = True
         if self._warm_from_s == -1.0:
             self._warm_from_s = now_s
         node = self._oldest.room_prev
@@ -260,12 +262,14 @@ class WarmUp:
         self._update_end()
 
     def _update_end(self) -> None:
+        """Compute when the window of the oldest warming pod ends."""
         if self.cold > 0 and self._oldest.from_s >= 0.0:
             self._ends_s = self._oldest.from_s + self.window_s
         else:
             self._ends_s = _NOT_YET_S
 
     def _graduate(self, table: PodTable) -> None:
+        """End the slow start of the oldest warming pod."""
         tracker = self._oldest.pod
         assert isinstance(tracker, PodTracker)
         if tracker.has_room:
@@ -276,6 +280,7 @@ class WarmUp:
             table.structure.insert(tracker)
 
     def _forget(self, tracker: PodTracker) -> None:
+        """Remove the pod from the warming ones."""
         node = tracker.warming_node
         tracker.warming_node = NO_WARMING_NODE
         tracker.warming = False

@@ -53,9 +53,9 @@ class RoomWeights(RoomStructure):
     def insert(self, tracker: PodTracker) -> None:
         weight = tracker.weight if self._by_weight else 1
         number = _class_of(weight)
-        one = self._classes[number]
-        one.array.insert(tracker)
-        one.total += weight
+        weight_class = self._classes[number]
+        weight_class.array.insert(tracker)
+        weight_class.total += weight
         self.total += weight
         self.count += 1
         if weight != 0:
@@ -64,12 +64,12 @@ class RoomWeights(RoomStructure):
     def remove(self, tracker: PodTracker) -> None:
         weight = tracker.weight if self._by_weight else 1
         number = _class_of(weight)
-        one = self._classes[number]
-        one.array.remove(tracker)
-        one.total -= weight
+        weight_class = self._classes[number]
+        weight_class.array.remove(tracker)
+        weight_class.total -= weight
         self.total -= weight
         self.count -= 1
-        if one.total == 0 and weight != 0:
+        if weight_class.total == 0 and weight != 0:
             self._present &= ~mask_of(number)
 
     def draw(self, rng: Rng) -> PodTracker:
@@ -77,18 +77,18 @@ class RoomWeights(RoomStructure):
         array = self._classes[0].array
         if self.total == 0:
             return array.pods[rng.below(array.count)]
-        mark = rng.below(self.total)
+        drawn = rng.below(self.total)
         present = self._present
         while True:
             number = highest_bit(present)
-            one = self._classes[number]
-            mark -= one.total
-            if mark < 0:
+            weight_class = self._classes[number]
+            drawn -= weight_class.total
+            if drawn < 0:
                 break
             present &= ~mask_of(number)
-        array = one.array
+        array = weight_class.array
         tracker = array.pods[rng.below(array.count)]
-        highest = one.highest
+        highest = weight_class.highest
         tries: i64 = 1
         while highest > 1 and rng.below(highest) >= tracker.weight and tries < _TRIES_MAX:
             tracker = array.pods[rng.below(array.count)]
@@ -96,8 +96,8 @@ class RoomWeights(RoomStructure):
         return tracker
 
     def resize(self, slots: i64) -> None:
-        for one in self._classes:
-            one.array.resize(slots)
+        for weight_class in self._classes:
+            weight_class.array.resize(slots)
 
     def size(self) -> i64:
         return self.count
@@ -108,12 +108,14 @@ class RoomWeights(RoomStructure):
     def members(self) -> list[PodTracker] | None:
         found: list[PodTracker] = []
         total = 0
-        for number, one in enumerate(self._classes):
-            pods = one.array.members()
+        for number, weight_class in enumerate(self._classes):
+            pods = weight_class.array.members()
             assert pods is not None
             weights = [int(tracker.weight) if self._by_weight else 1 for tracker in pods]
             assert all(_class_of(weight) == number for weight in weights), f"class {number} holds weights {weights}"
-            assert one.total == sum(weights), f"class {number} weighs {sum(weights)}, its total is {one.total}"
+            assert weight_class.total == sum(weights), (
+                f"class {number} weighs {sum(weights)}, its total is {weight_class.total}"
+            )
             is_present = (self._present >> number) & 1 != 0
             assert is_present == (number > 0 and len(pods) > 0), f"the bit of class {number} does not match its pods"
             total += sum(weights)
@@ -124,4 +126,5 @@ class RoomWeights(RoomStructure):
 
 
 def _class_of(weight: i64) -> i64:
+    """Return the number of the class that has this weight."""
     return 0 if weight == 0 else highest_bit(weight) + 1

@@ -105,6 +105,7 @@ def file_hash(path: str) -> str:
 
 
 def _is_compiled(folder: str) -> bool:
+    """Return True if the folder, lb/, has a compiled witness module."""
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
     finder = FileFinder(folder, (ExtensionFileLoader, suffixes))
     return finder.find_spec(f"lb.{WITNESS}") is not None

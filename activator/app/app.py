@@ -47,7 +47,7 @@ from activator.messages import (
 from activator.runtime import orphans
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
-from activator.runtime.memory import MEMORY_CHECK_S, FreedMemory, calm_the_collector
+from activator.runtime.memory import MEMORY_CHECK_S, FreedMemory, relax_garbage_collection
 from activator.runtime.service_manager import RETRY_S, ServiceManager
 from activator.runtime.sockets import unused
 from activator.runtime.tasks import TaskGroupOwner, pause
@@ -225,11 +225,11 @@ class App:
         if self.config.admin_address:
             self._control_tasks.keep_running("history", self.history.step)
         self.quota_state.keep(self._control_tasks)
-        calm_the_collector()
+        relax_garbage_collection()
         self._notify_ready()
         for address in unused():
             log.warning("systemd has opened %s, which no listener uses: correct its unit, or `listen`", address)
-        if self._manager.is_there():
+        if self._manager.is_managed():
             self._tasks.repeat("notifications", RETRY_S, self._manager.flush)
         if self._manager.watchdog_s > 0.0:
             self._control_tasks.keep_running("watchdog", self._feed_watchdog)

@@ -60,7 +60,7 @@ class BodyEditor:
     """The edit of one body, which comes in pieces."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what the next piece becomes."""
+        """Return the edited form of the next piece; parts of it may follow later."""
         raise NotImplementedError
 
     def finish(self) -> bytes:
@@ -99,7 +99,7 @@ class ObjectEdit:
         self.name_bytes_max: i64 = _ESCAPED_BYTES_MAX * max([len(name) for name in self.names], default=0)
         if is_strict:
             self.name_bytes_max = _STRICT_NAME_BYTES_MAX
-        self.text: bytes = b",".join([f"{json.dumps(name)}:{value}".encode() for name, value in pairs.items()])
+        self.added_text: bytes = b",".join([f"{json.dumps(name)}:{value}".encode() for name, value in pairs.items()])
 
 
 @final
@@ -112,9 +112,9 @@ class ObjectEditor(BodyEditor):
         self._skipper = ValueSkipper()
         self._token: bytes = b""  # the part of the current name that is not written
         self._holds_name: bool = False  # the current name may be one that is removed
-        self._copies: bool = True  # what follows is copied
+        self._copies: bool = True  # the next byte is copied
         self._has_members: bool = False  # a member has been written
-        self._from: i64 = 0  # in the current piece: the first byte that is to be copied
+        self._copy_from: i64 = 0  # in the current piece: the first byte that is to be copied
         self._stop: i64 = _NONE  # in the current piece of a strict edit: the first byte that is not written
         self._written: list[bytes] = []
 
@@ -123,19 +123,19 @@ class ObjectEditor(BodyEditor):
             return b"" if self._edit.is_strict else data
         size: i64 = len(data)
         pos: i64 = 0
-        self._from = 0 if self._copies else _NONE
+        self._copy_from = 0 if self._copies else _NONE
         while pos < size and self._step != _UNCHANGED:
             step = self._step
             if step == NESTED:
-                pos = self._pass(self._skipper.nested_end(data, pos, size), size)
+                pos = self._skip_to(self._skipper.nested_end(data, pos, size), size)
             elif step == STRING:
-                pos = self._pass(self._skipper.string_end(data, pos, size), size)
+                pos = self._skip_to(self._skipper.string_end(data, pos, size), size)
             elif step == IN_NAME:
                 pos = self._take_name(data, pos, size)
             else:
                 self._take_byte(data, pos, data[pos])
                 pos += 1
-        self._copies = self._from != _NONE
+        self._copies = self._copy_from != _NONE
         self._write_until(data, size if self._stop == _NONE else self._stop)
         written = b"".join(self._written)
         self._written = []
@@ -151,13 +151,13 @@ class ObjectEditor(BodyEditor):
     # --- internals ---
 
     def _write_until(self, data: bytes, end: i64) -> None:
-        """Copy the piece from `_from` up to `end`."""
-        if self._from != _NONE:
-            if self._from < end:
-                self._written.append(data[self._from : end])
-            self._from = _NONE
+        """Copy the piece from `_copy_from` up to `end`."""
+        if self._copy_from != _NONE:
+            if self._copy_from < end:
+                self._written.append(data[self._copy_from : end])
+            self._copy_from = _NONE
 
-    def _pass(self, end: i64, size: i64) -> i64:
+    def _skip_to(self, end: i64, size: i64) -> i64:
         """Return the position after a value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
@@ -197,17 +197,19 @@ class ObjectEditor(BodyEditor):
         self._step = _UNCHANGED
         if self._edit.is_strict:
             self._stop = pos + 1 if is_end else pos
-        if self._from == _NONE:
-            self._from = pos
+        if self._copy_from == _NONE:
+            self._copy_from = pos
 
     def _open(self, data: bytes, pos: i64) -> None:
+        """Write the opening brace and the added members."""
         self._write_until(data, pos + 1)
-        if self._edit.text:
-            self._written.append(self._edit.text)
+        if self._edit.added_text:
+            self._written.append(self._edit.added_text)
             self._has_members = True
         self._step = FIRST
 
     def _begin_name(self, pos: i64, byte: i64) -> None:
+        """Begin a name. Any other byte ends the edit: the object has ended, or the text is not JSON."""
         if byte == QUOTE:
             self._skipper.begin_string()
             self._holds_name = True
@@ -219,6 +221,7 @@ class ObjectEditor(BodyEditor):
         self._give_up(pos, is_end)
 
     def _begin_value(self, pos: i64, byte: i64) -> None:
+        """Begin a value at its first byte, which decides how it is skipped."""
         if byte == QUOTE:
             self._skipper.begin_string()
             self._step = STRING
@@ -248,7 +251,7 @@ class ObjectEditor(BodyEditor):
                 self._token = b""
             elif end >= 0 or is_long:
                 self._begin_member(token)
-                self._from = stop
+                self._copy_from = stop
             else:
                 self._token = token
         if end < 0:
@@ -265,6 +268,7 @@ class ObjectEditor(BodyEditor):
         self._token = b""
 
     def _is_removed(self, token: bytes) -> bool:
+        """Return True if members with this encoded name are removed."""
         edit = self._edit
         if edit.is_strict:
             return (text_of(token) or "").partition("\0")[0].lower() in edit.names

@@ -89,9 +89,9 @@ class FieldScan:
         while pos < size and self.state == PENDING:
             step = self._step
             if step == NESTED:
-                pos = self._pass(self._skipper.nested_end(data, pos, size), size)
+                pos = self._skip_to(self._skipper.nested_end(data, pos, size), size)
             elif step == STRING:
-                pos = self._pass(self._skipper.string_end(data, pos, size), size)
+                pos = self._skip_to(self._skipper.string_end(data, pos, size), size)
             elif step in (IN_NAME, _IN_FOUND):
                 pos = self._take_string(data, pos, size)
             else:
@@ -109,7 +109,7 @@ class FieldScan:
 
     # --- internals ---
 
-    def _pass(self, end: i64, size: i64) -> i64:
+    def _skip_to(self, end: i64, size: i64) -> i64:
         """Return the position after a skipped value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
@@ -131,34 +131,36 @@ class FieldScan:
         elif step == START:
             self._open(byte, pos)
         elif step == AFTER_NAME:
-            self._become(byte == COLON_BYTE, VALUE)
+            self._continue_if(byte == COLON_BYTE, VALUE)
         elif step == VALUE:
             self._begin_value(byte, pos)
         elif step == AFTER_VALUE:
             self._end_value(byte)
         else:  # before a name
             self._begin_string()
-            self._become(byte == QUOTE, IN_NAME)
+            self._continue_if(byte == QUOTE, IN_NAME)
 
-    def _become(self, is_so: bool, step: i64) -> None:
-        """Continue with `step` if `is_so`; otherwise the text is not an object, or the object has ended."""
-        if is_so:
+    def _continue_if(self, is_valid: bool, step: i64) -> None:
+        """Continue with `step` if `is_valid`; otherwise the text is not an object, or the object has ended."""
+        if is_valid:
             self._step = step
         else:
             self.state = ABSENT
 
     def _open(self, byte: i64, pos: i64) -> None:
+        """Process a byte before the object: a part of a byte order mark, or the opening brace."""
         bom = self._bom
         if bom < _BOM_BYTES and byte == _BOM[bom] and (bom > 0 or self._offset + pos == 0):
             self._bom = bom + 1
         else:
-            self._become(byte == OPENS_OBJECT and bom in (0, _BOM_BYTES), FIRST)
+            self._continue_if(byte == OPENS_OBJECT and bom in (0, _BOM_BYTES), FIRST)
 
     def _begin_value(self, byte: i64, pos: i64) -> None:
+        """Begin a value at its first byte: the one that is searched for is kept, others are skipped."""
         if self.start > 0:  # the value of the member that is searched for
             self.start = self._offset + pos
             self._begin_string()
-            self._become(byte == QUOTE, _IN_FOUND)
+            self._continue_if(byte == QUOTE, _IN_FOUND)
         elif byte == QUOTE:
             self._skipper.begin_string()
             self._step = STRING
@@ -166,10 +168,11 @@ class FieldScan:
             self._skipper.begin_nested()
             self._step = NESTED
         else:
-            self._become(byte not in (COMMA, COLON_BYTE, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
+            self._continue_if(byte not in (COMMA, COLON_BYTE, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
 
     def _end_value(self, byte: i64) -> None:
-        self._become(byte == COMMA, NAME)  # a brace ends the object
+        """Process the byte behind a value."""
+        self._continue_if(byte == COMMA, NAME)  # a brace ends the object
 
     def _begin_string(self) -> None:
         """Begin a string that is kept."""
@@ -197,12 +200,14 @@ class FieldScan:
         return end + 1
 
     def _is_name(self) -> bool:
+        """Return True if the current name is the one that is searched for."""
         token = self._token
         if len(token) <= len(self._plain_name):  # an escaped name is longer
             return token == self._plain_name
         return b"\\" in token and text_of(token) == self._name
 
     def _end_found(self, end: i64) -> None:
+        """End the search: the value that is searched for ends at `end` of the current piece."""
         value = None if self._too_long else text_of(self._token)
         if value is None:
             self.state = ABSENT
@@ -217,7 +222,7 @@ def text_of(token: bytes) -> str | None:
     try:
         text = token.decode()
         if "\\" not in text:
-            return None if any(one < " " for one in text) else text
+            return None if any(character < " " for character in text) else text
         found = json.loads(f'"{text}"')
         found.encode()  # raises for an unpaired surrogate
     except ValueError:

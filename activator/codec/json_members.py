@@ -1,7 +1,7 @@
 """A walk over the members of the outermost object of a JSON text, which comes in pieces.
 
 Rules
-  1. The walk notes what kind of value each wanted member has; of several with one name, the last. It stops at one whose
+  1. The walk records the kind of each wanted member's value; of several with one name, the last. It stops at one whose
      kind is not the required one.
   2. Values are skipped without validation, as in json_field.py: a text that is not valid JSON may be walked to an end.
   3. At most a name is buffered, as long as it may be a wanted one. Each byte is read a bounded number of times.
@@ -73,8 +73,8 @@ class MemberWalk:
         self._step: i64 = START
         self._skipper = ValueSkipper()
         self._token: bytes = b""  # the part of the current name or scalar in earlier pieces
-        self._is_long: bool = False  # it is too long for one that is looked for
-        self._name: str = ""  # the current member's, if it is wanted
+        self._is_long: bool = False  # the current name or scalar is too long to be one that matters
+        self._name: str = ""  # the current member's name if it is wanted, otherwise empty
 
     def feed(self, data: bytes, pos: i64, size: i64) -> i64:
         """Walk over `data[pos:size]`, the next piece; return the position of the brace that ends the object, or `size`.
@@ -84,13 +84,13 @@ class MemberWalk:
         while pos < size and self.state == OPEN:
             step = self._step
             if step == NESTED:
-                pos = self._pass(self._skipper.nested_end(data, pos, size), size)
+                pos = self._skip_to(self._skipper.nested_end(data, pos, size), size)
             elif step == STRING:
-                pos = self._pass(self._skipper.string_end(data, pos, size), size)
+                pos = self._skip_to(self._skipper.string_end(data, pos, size), size)
             elif step == IN_NAME:
                 pos = self._take_name(data, pos, size)
             elif step == _ITEM and not is_space(data[pos]) and data[pos] != CLOSES_ARRAY:
-                self._note(LIST)
+                self._record_kind(LIST)
                 self._begin_nested()  # this byte is its first
             else:
                 self._take_byte(data[pos])
@@ -100,7 +100,7 @@ class MemberWalk:
 
     # --- internals ---
 
-    def _pass(self, end: i64, size: i64) -> i64:
+    def _skip_to(self, end: i64, size: i64) -> i64:
         """Return the position after a value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
@@ -115,13 +115,13 @@ class MemberWalk:
         elif is_space(byte) or (step == START and byte in (0xEF, 0xBB, 0xBF)):  # a byte order mark
             return
         elif step == START:
-            self._become(byte == OPENS_OBJECT, FIRST)
+            self._continue_if(byte == OPENS_OBJECT, FIRST)
         elif step == AFTER_NAME:
-            self._become(byte == COLON_BYTE, VALUE)
+            self._continue_if(byte == COLON_BYTE, VALUE)
         elif step == VALUE:
             self._begin_value(byte)
         elif step == _ITEM:
-            self._note(EMPTY_LIST)
+            self._record_kind(EMPTY_LIST)
             self._step = AFTER_VALUE
         elif step == AFTER_VALUE:
             self._end_member(byte)
@@ -131,37 +131,39 @@ class MemberWalk:
             self._skipper.begin_string()
             self._token = b""
             self._is_long = False
-            self._become(byte == QUOTE, IN_NAME)
+            self._continue_if(byte == QUOTE, IN_NAME)
 
-    def _become(self, is_so: bool, step: i64) -> None:
-        """Continue with `step` if `is_so`; otherwise the text is not an object."""
-        if is_so:
+    def _continue_if(self, is_valid: bool, step: i64) -> None:
+        """Continue with `step` if `is_valid`; otherwise the text is not an object."""
+        if is_valid:
             self._step = step
         else:
             self.state = NO_OBJECT
 
     def _begin_value(self, byte: i64) -> None:
+        """Begin a value at its first byte, which decides how it is skipped."""
         if byte == QUOTE:
-            self._note(OTHER)
+            self._record_kind(OTHER)
             self._skipper.begin_string()
             self._step = STRING
         elif byte == OPENS_ARRAY and self._name:
             self._step = _ITEM
         elif byte in (OPENS_OBJECT, OPENS_ARRAY):
-            self._note(OBJECT)
+            self._record_kind(OBJECT)
             self._begin_nested()
         else:
             self._token = bytes([byte])
             self._is_long = False
-            self._become(byte not in (COMMA, COLON_BYTE, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
+            self._continue_if(byte not in (COMMA, COLON_BYTE, CLOSES_OBJECT, CLOSES_ARRAY), SCALAR)
 
     def _begin_nested(self) -> None:
         self._skipper.begin_nested()
         self._step = NESTED
 
     def _take_scalar(self, byte: i64) -> None:
+        """Process a byte of a number or a literal name, or the byte behind it."""
         if byte in (COMMA, CLOSES_OBJECT) or is_space(byte):
-            self._note(OTHER if self._is_long else _SCALARS.get(self._token, OTHER))
+            self._record_kind(OTHER if self._is_long else _SCALARS.get(self._token, OTHER))
             self._step = AFTER_VALUE
             if self.state == OPEN and not is_space(byte):
                 self._end_member(byte)
@@ -176,9 +178,10 @@ class MemberWalk:
         if byte == CLOSES_OBJECT:
             self.state = ENDED
         else:
-            self._become(byte == COMMA, NAME)
+            self._continue_if(byte == COMMA, NAME)
 
-    def _note(self, kind: int) -> None:
+    def _record_kind(self, kind: int) -> None:
+        """Record the kind of the current member's value, if the member is wanted."""
         name = self._name
         if name:
             self.kinds[name] = kind

@@ -42,7 +42,7 @@ _BACKSLASH: Final = 0x5C
 
 _READ_BYTES: Final = 8  # read at a time
 _WORD_BYTES: Final = 7  # used of them: with the eighth byte, the number could be negative
-_FIRST: Final = 0x80
+_FIRST: Final = 0x80  # the highest bit of the first byte, of the last one, of all bytes
 _LAST: Final = 0x0080_0000_0000_0000
 _ALL: Final = 0x0080_8080_8080_8080
 _LOW_BITS: Final = 0x007F_7F7F_7F7F_7F7F
@@ -94,51 +94,51 @@ class ValueSkipper:
     # --- the two implementations; the scan may switch between them at any byte ---
 
     def string_by_words(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Return the position of the closing quote, or the first position where less than a word is left."""
+        """Return the position of the closing quote, or the first position with fewer than _READ_BYTES left."""
         escaped: i64 = _FIRST if self._escaped else 0
         last: i64 = size - _READ_BYTES
         while pos <= last:
             word: i64 = read_i64_le(data, pos)
-            quotes: i64 = _unequal(word, _QUOTES)
-            backslashes: i64 = _unequal(word, _BACKSLASHES)
-            if quotes & backslashes & _ALL == _ALL and escaped == 0:
+            not_quote: i64 = _unequal(word, _QUOTES)
+            not_backslash: i64 = _unequal(word, _BACKSLASHES)
+            if not_quote & not_backslash & _ALL == _ALL and escaped == 0:
                 pos += _WORD_BYTES
                 continue
-            taken: i64 = _escaped_bytes(~backslashes & _ALL, escaped)
-            quotes = ~quotes & _ALL & ~taken
+            after_backslash: i64 = _escaped_bytes(~not_backslash & _ALL, escaped)
+            quotes: i64 = ~not_quote & _ALL & ~after_backslash
             if quotes != 0:
                 self._escaped = False
                 return pos + _index(quotes & -quotes)
-            escaped = (taken >> 56) & _FIRST
+            escaped = (after_backslash >> 56) & _FIRST
             pos += _WORD_BYTES
         self._escaped = escaped != 0
         return pos
 
     def nested_by_words(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Return the position of the last bracket, or the first position where less than a word is left."""
+        """Return the position of the last bracket, or the first position with fewer than _READ_BYTES left."""
         depth: i64 = self._depth
         inside: i64 = _ALL if self._in_string else 0
         escaped: i64 = _FIRST if self._escaped else 0
         last: i64 = size - _READ_BYTES
         while pos <= last:
             word: i64 = read_i64_le(data, pos)
-            quotes: i64 = _unequal(word, _QUOTES)
-            backslashes: i64 = _unequal(word, _BACKSLASHES)
-            opening: i64 = _unequal(word | _BRACES, _OPENING)
-            closing: i64 = _unequal(word | _BRACES, _CLOSING)
-            if quotes & backslashes & (opening & closing | inside) & _ALL == _ALL and escaped == 0:
+            not_quote: i64 = _unequal(word, _QUOTES)
+            not_backslash: i64 = _unequal(word, _BACKSLASHES)
+            not_opening: i64 = _unequal(word | _BRACES, _OPENING)
+            not_closing: i64 = _unequal(word | _BRACES, _CLOSING)
+            if not_quote & not_backslash & (not_opening & not_closing | inside) & _ALL == _ALL and escaped == 0:
                 pos += _WORD_BYTES
                 continue
-            taken: i64 = _escaped_bytes(~backslashes & _ALL, escaped)
+            after_backslash: i64 = _escaped_bytes(~not_backslash & _ALL, escaped)
             # The bytes from each opening quote up to, but not including, its closing quote.
-            strings: i64 = ~quotes & _ALL & ~taken
+            strings: i64 = ~not_quote & _ALL & ~after_backslash
             strings ^= strings << 8
             strings ^= strings << 16
             strings ^= strings << 32
             strings = strings & _ALL ^ inside
-            outside: i64 = _ALL & ~strings & ~taken
-            opening = ~opening & outside
-            closing = ~closing & outside
+            outside: i64 = _ALL & ~strings & ~after_backslash
+            opening: i64 = ~not_opening & outside
+            closing: i64 = ~not_closing & outside
             pairs: i64 = opening << 8 & closing  # empty pairs of brackets, which may be many
             closing ^= pairs
             opening ^= pairs >> 8
@@ -155,7 +155,7 @@ class ValueSkipper:
             if opening != 0:
                 depth += _count(opening)
             inside = _ALL if strings & _LAST else 0
-            escaped = (taken >> 56) & _FIRST
+            escaped = (after_backslash >> 56) & _FIRST
             pos += _WORD_BYTES
         self._depth = depth
         self._in_string = inside != 0
@@ -211,13 +211,13 @@ def _escaped_bytes(backslashes: i64, escaped: i64) -> i64:
 
     `escaped` is the first byte's bit if the previous word escapes it. The eighth byte's bit is for the next word.
     """
-    taken = escaped
+    after_backslash = escaped
     left: i64 = backslashes & ~escaped
     while left != 0:
         first: i64 = left & -left
-        taken |= first << 8
+        after_backslash |= first << 8
         left &= ~(first | first << 8)
-    return taken
+    return after_backslash
 
 
 def _index(bit: i64) -> i64:

@@ -31,6 +31,6 @@ def probe_head(probe: ProbeSpec, address: str, keep_alive: bool = False) -> Requ
     return RequestHead(b"GET", path.encode(), host, Fields.from_pairs(headers), -1, False)
 
 
-def names(head: ResponseHead, header: str, identity: str) -> bool:
+def names_identity(head: ResponseHead, header: str, identity: str) -> bool:
     """Return True if the response's field `header` names this identity."""
     return head.headers.get(header.lower().encode()) == identity.encode()

@@ -88,6 +88,7 @@ def _parse_v1(data: bytes) -> ProxyHeader | None:
 
 
 def _address(text: bytes, version: int) -> str:
+    """Return the canonical text of an address of this version. Raises ProxyHeaderError."""
     try:
         found = ipaddress.ip_address(text.decode("ascii"))
     except ValueError:
@@ -98,16 +99,17 @@ def _address(text: bytes, version: int) -> str:
 
 
 def _port(text: bytes) -> int:
+    """Return the number of a port. Raises ProxyHeaderError."""
     if _NUMBER.fullmatch(text) is None or int(text) > 65_535:
         raise ProxyHeaderError("a port is malformed")
     return int(text)
 
 
 def _parse_v2(data: bytes) -> ProxyHeader | None:
-    command, kind = data[12], data[13]
+    command, family_byte = data[12], data[13]
     if command not in {_LOCAL, _PROXY}:
         raise ProxyHeaderError("its version or its command is unknown")
-    family, transport = kind >> 4, kind & 15
+    family, transport = family_byte >> 4, family_byte & 15
     if family not in _ADDRESS_BYTES or transport > 2:
         raise ProxyHeaderError("its family or its transport is unknown")
     size = _V2_FIXED_BYTES + int.from_bytes(data[14:16])
@@ -117,9 +119,9 @@ def _parse_v2(data: bytes) -> ProxyHeader | None:
         raise ProxyHeaderError("it is too short for its addresses")
     if len(data) < size:
         return None
-    if command == _LOCAL or kind not in {_TCP4, _TCP6}:
+    if command == _LOCAL or family_byte not in {_TCP4, _TCP6}:
         return ProxyHeader(size, None)
-    width = 4 if kind == _TCP4 else 16
+    width = 4 if family_byte == _TCP4 else 16
     block = data[_V2_FIXED_BYTES : _V2_FIXED_BYTES + 2 * width + 4]
     client, local = ipaddress.ip_address(block[:width]), ipaddress.ip_address(block[width : 2 * width])
     ports = block[2 * width :]
@@ -131,15 +133,15 @@ def header(version: str, endpoints: Endpoints | None) -> bytes:
 
     `endpoints` is None if the connection is the program's own, or of a client without an address.
     """
-    made = None if endpoints is None else _of_one_family(endpoints)
-    if made is None:
+    ends = None if endpoints is None else _of_one_family(endpoints)
+    if ends is None:
         return b"PROXY UNKNOWN\r\n" if version == V1 else b"%b\x20\0\0\0" % _SIGNATURE
-    client, local, client_port, local_port = made
+    client, local, client_port, local_port = ends
     if version == V1:
         return f"PROXY TCP{client.version} {client} {local} {client_port} {local_port}\r\n".encode()
     block = client.packed + local.packed + client_port.to_bytes(2) + local_port.to_bytes(2)
-    kind = _TCP4 if client.version == 4 else _TCP6
-    return b"%b\x21%c%b%b" % (_SIGNATURE, kind, len(block).to_bytes(2), block)
+    family_byte = _TCP4 if client.version == 4 else _TCP6
+    return b"%b\x21%c%b%b" % (_SIGNATURE, family_byte, len(block).to_bytes(2), block)
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -164,5 +166,6 @@ def _of_one_family(endpoints: Endpoints) -> tuple[Address, Address, int, int] | 
 
 
 def _unmapped(text: str) -> Address:
+    """Return the address without its zone, an IPv4-mapped one as IPv4. Raises ValueError."""
     found = ipaddress.ip_address(text.partition("%")[0])
     return getattr(found, "ipv4_mapped", None) or found

@@ -56,6 +56,7 @@ def response_bound(body: bytes) -> int | None:
 
 
 def _num_predict(options: msgspec.Raw) -> msgspec.Raw:
+    """Return the member `num_predict` of Ollama's `options`; null if it is absent or `options` is no object."""
     try:
         return _OPTIONS.decode(options).num_predict
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

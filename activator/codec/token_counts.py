@@ -131,8 +131,8 @@ class _Report:
         cached = _first_of(usage, "cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
         if prompt < 0 and "input_tokens" in usage:
             # Anthropic counts tokens that its cache provided or took separately.
-            of_cache = usage.get("cache_read_input_tokens", 0) + usage.get("cache_creation_input_tokens", 0)
-            prompt = usage["input_tokens"] + of_cache
+            cache_tokens = usage.get("cache_read_input_tokens", 0) + usage.get("cache_creation_input_tokens", 0)
+            prompt = usage["input_tokens"] + cache_tokens
         if prompt < 0 and "prompt_n" in timings:
             prompt = timings["prompt_n"] + timings.get("cache_n", 0)
         if completion < 0:
@@ -146,7 +146,7 @@ class _Report:
 
 
 def _read_lines(lines: list[bytes], report: _Report) -> None:
-    """Read the lines that are objects, or data of an event stream that is one."""
+    """Read each line that is a JSON object, alone or after `data:`."""
     chosen = [line for line in lines if _NAMES.search(line) is not None]
     if len(chosen) > _FIRST_READS + _LAST_READS:
         chosen = chosen[:_FIRST_READS] + chosen[-_LAST_READS:]
@@ -182,12 +182,13 @@ def _read_to_end(window: bytes, report: _Report, depth: int) -> None:
     matches = list(_MEMBER.finditer(window, 1))[-_READS_MAX:]
     depths = [_depth(window[found.end() :]) for found in matches]
     level = -1 if -1 in depths else -depth
-    for found, one in zip(matches, depths, strict=True):
-        if one == level:
+    for found, found_depth in zip(matches, depths, strict=True):
+        if found_depth == level:
             _take_member(window, found, report)
 
 
 def _take_member(window: bytes, found: re.Match[bytes], report: _Report) -> None:
+    """Read the report in the value that follows the matched name, if the window has all of the value."""
     text = window[found.end() :].decode("utf-8", "replace")
     try:
         value, _ = _DECODER.raw_decode(text)

@@ -38,8 +38,8 @@ from activator.runtime.units import KIB
 EVENT_BYTES_MAX: Final = 4 * KIB  # tokens of a longer report are not counted either (token_counts.py)
 
 _OPTION: Final = b',"stream_options":{"include_usage":true}'
-_OF_REQUEST: Final = {"stream": ANY, "stream_options": ANY}
-_OF_EVENT: Final = {"choices": EMPTY_LIST, "usage": OBJECT}
+_REQUEST_MEMBERS: Final = {"stream": ANY, "stream_options": ANY}
+_EVENT_MEMBERS: Final = {"choices": EMPTY_LIST, "usage": OBJECT}
 # A client that did not ask for the report misses nothing if the event has no other members.
 _REPORT_MEMBERS: Final = frozenset(
     {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "obfuscation"}
@@ -65,12 +65,12 @@ _DROP: Final = 2
 
 @final
 class UsageOption(BodyEditor):
-    """The edit of one request body."""
+    """The edit that adds the option to one request body."""
 
     def __init__(self) -> None:
         self.is_added: bool = False
-        self.is_wrapped: bool = False  # the client of the request
-        self._walk = MemberWalk(_OF_REQUEST)
+        self.is_wrapped: bool = False  # the filter has wrapped the request's client, to remove the event
+        self._walk = MemberWalk(_REQUEST_MEMBERS)
 
     def feed(self, data: bytes) -> bytes:
         walk = self._walk
@@ -88,17 +88,17 @@ class UsageOption(BodyEditor):
 
 @final
 class UsageEventRemoval:
-    """The removal of these events from one event stream."""
+    """The removal of the events that report tokens from one event stream."""
 
     def __init__(self) -> None:
         self._held: bytes = b""  # the beginning of an event, which may be a report
-        self._walk = MemberWalk(_OF_EVENT)
+        self._walk = MemberWalk(_EVENT_MEMBERS)
         self._passes: bool = False  # the current event or comment is not a report
         self._in_comment: bool = False  # the current line is a comment between events
         self._has_data: bool = False  # the walk has begun
         self._has_begun: bool = False  # a line of the current event, other than a comment before it, has begun
         self._in_line: bool = False  # the current line is not empty
-        self._kind: i64 = _START
+        self._line_kind: i64 = _START
         self._name: bytes = b""  # the first bytes of the line, while they may become `data:`
         self._after_cr: bool = False  # the last byte was a carriage return
         self._line_feed: i64 = _KEEP
@@ -108,7 +108,7 @@ class UsageEventRemoval:
         self._event: i64 = 0  # the current event begins here or in an earlier piece
 
     def feed(self, data: bytes) -> bytes:
-        """Return what the next piece becomes."""
+        """Return the next piece without such events; an event that may be one follows later."""
         size: i64 = len(data)
         self._start = self._event = 0
         pos: i64 = self._skip_line_feed(data) if self._after_cr and size > 0 else 0
@@ -146,23 +146,23 @@ class UsageEventRemoval:
             self._passes = self._in_comment = True
             return
         self._has_begun = True
-        if self._kind == _START:
+        if self._line_kind == _START:
             name = self._name + data[pos : pos + len(_DATA) - len(self._name)]
             pos += len(name) - len(self._name)
             if name == _DATA:
-                self._kind = _VALUE
+                self._line_kind = _VALUE
                 self._passes = self._has_data or (is_end and data.find(_USAGE, pos, end) < 0)
                 self._has_data = self._has_data or not self._passes
             elif _DATA.startswith(name):
                 self._name = name
             else:
-                self._kind = _SKIPPED
-        if self._kind == _VALUE and not self._passes:
+                self._line_kind = _SKIPPED
+        if self._line_kind == _VALUE and not self._passes:
             walk = self._walk
             if walk.state == OPEN:
                 pos = walk.feed(data, pos, end) + 1
-            is_behind = walk.state == ENDED and pos < end and len(data[pos:end].strip(b" \t")) > 0
-            self._passes = is_behind or walk.state in (NO_OBJECT, MISMATCH)
+            has_more = walk.state == ENDED and pos < end and len(data[pos:end].strip(b" \t")) > 0
+            self._passes = has_more or walk.state in (NO_OBJECT, MISMATCH)
 
     def _end_line(self, data: bytes, end: i64, size: i64) -> i64:
         """Process the line end at `end`, and the event that it may end; return the position behind it."""
@@ -173,7 +173,7 @@ class UsageEventRemoval:
                 pos += 1
         is_end = not self._in_line
         self._in_line = False
-        self._kind = _START
+        self._line_kind = _START
         self._name = b""
         self._line_feed = _KEEP
         rest = self._without_report(data[self._event : end]) if is_end and not self._passes else None
@@ -192,11 +192,12 @@ class UsageEventRemoval:
         return pos
 
     def _begin_event(self, pos: i64) -> None:
+        """Begin an event, or a comment between events, at `pos` of the current piece."""
         self._event = pos
         self._passes = self._in_comment = self._has_begun = False
         if self._has_data:
             self._has_data = False
-            self._walk = MemberWalk(_OF_EVENT)
+            self._walk = MemberWalk(_EVENT_MEMBERS)
 
     def _release(self) -> None:
         """Write the part of the event in earlier pieces; nothing of this piece is written yet."""
@@ -205,7 +206,7 @@ class UsageEventRemoval:
             self._held = b""
 
     def _take_written(self, data: bytes, size: i64) -> bytes:
-        """Return what the piece becomes, and hold the rest back."""
+        """Return the edited form of the piece, and hold back the event that may be removed."""
         event = self._event
         if self._passes or len(self._held) + size - event > EVENT_BYTES_MAX:
             self._passes = True
@@ -222,11 +223,15 @@ class UsageEventRemoval:
     def _without_report(self, text: bytes) -> bytes | None:
         """Return the event that ends with `text` without its report, mostly empty; None if it has none."""
         walk = self._walk
-        if walk.state != ENDED or len(walk.kinds) != len(_OF_EVENT) or len(self._held) + len(text) > EVENT_BYTES_MAX:
+        if (
+            walk.state != ENDED
+            or len(walk.kinds) != len(_EVENT_MEMBERS)
+            or len(self._held) + len(text) > EVENT_BYTES_MAX
+        ):
             return None
         parts = _LINE_END.split(self._held + text)  # lines, and between them their ends
-        (place,) = [number for number, line in enumerate(parts) if line.startswith(_DATA)]
-        data = parts[place]
+        (index,) = [number for number, line in enumerate(parts) if line.startswith(_DATA)]
+        data = parts[index]
         if _USAGE not in data:
             return None
         try:
@@ -238,7 +243,7 @@ class UsageEventRemoval:
         if event.keys() <= _REPORT_MEMBERS:
             return b""
         editor = ObjectEditor(_WITHOUT_USAGE)
-        parts[place] = _DATA + editor.feed(data[len(_DATA) :]) + editor.finish()
+        parts[index] = _DATA + editor.feed(data[len(_DATA) :]) + editor.finish()
         return b"".join(parts)
 
 
@@ -260,5 +265,6 @@ class _LineEnds:
         return min(self._line_feed, self._carriage_return)
 
     def _find(self, mark: bytes, pos: i64) -> i64:
+        """Return the position of the mark from `pos` on; the size of the piece if there is none."""
         found: i64 = self._data.find(mark, pos)
         return len(self._data) if found < 0 else found

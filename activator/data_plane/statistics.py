@@ -130,7 +130,7 @@ def _table(table: TrackerTable, in_flight: int) -> TableStatistics:
         fragmentation=table.fragmentation,
         trims=table.trims,
         growths=table.grown,
-        full_total=table.tables_full,
+        full_total=table.times_full,
         late_releases=table.late_releases,
         bad_picks=table.bad_picks,
     )

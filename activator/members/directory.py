@@ -69,6 +69,7 @@ class StaticDirectory(MemberDirectory):
 
 
 def _own_seat(addresses: Mapping[int, str], listen: str, address: str) -> int:
+    """Return the seat of this replica: the one of `address`, or of an address of this machine with its port."""
     wanted = address or listen
     named = [seat for seat, one in addresses.items() if one == wanted]
     port = split(wanted)[1]
@@ -87,9 +88,9 @@ def _own_seat(addresses: Mapping[int, str], listen: str, address: str) -> int:
 def _is_here(host: str) -> bool:
     """Return True if this machine has this address."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, sockaddr = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as sock:
-            sock.bind(place)
+            sock.bind(sockaddr)
     except OSError:
         return False
     return True

@@ -227,9 +227,9 @@ class Group:
     def tick(self) -> None:
         """Send heartbeats, and re-evaluate what depends on time. To be called some ten times in `silence_s`."""
         now_s = self._now()
-        lost_s = max(now_s - self._ticked_s - BEAT_INTERVAL_S, 0.0)  # this process did not run for so long
+        paused_s = max(now_s - self._ticked_s - BEAT_INTERVAL_S, 0.0)  # this process did not run for so long
         self._ticked_s = now_s
-        self.contacts.note_pause(lost_s)
+        self.contacts.note_pause(paused_s)
         if now_s - self._beat_s >= BEAT_INTERVAL_S and not self._is_leaving:
             self._beat_s = now_s
             for contact in self.contacts.linked():
@@ -331,6 +331,7 @@ class Group:
                     self._send(contact.seat, Suspected(replica))
 
     def _may_take_part(self, now_s: float) -> bool:
+        """Return True if this replica may take part from now on (rules 5 and 6)."""
         if self._is_late():
             return False
         if now_s - self._started_s > 2.0 * self.rules.silence_s:
@@ -353,6 +354,7 @@ class Group:
         self.contacts.note_ended(number)
 
     def _die(self) -> None:
+        """Stop granting, because the others have declared this replica ended (rule 7)."""
         if self.has_died:
             return
         self.has_died = True
@@ -389,8 +391,8 @@ class Group:
 
     def _reconsider(self) -> None:
         """Propose a view, if this is the coordinator and the last view is outdated."""
-        cannot = self._is_leaving or not self._takes_part or self.has_died or self._is_late()
-        if cannot or self.coordinator() != self.seat:
+        may_not_propose = self._is_leaving or not self._takes_part or self.has_died or self._is_late()
+        if may_not_propose or self.coordinator() != self.seat:
             self._proposal = None
             return
         proposal = self._proposal
@@ -404,9 +406,9 @@ class Group:
         if not self.rules.grants_alone and not self.contacts.is_majority(seats):
             return
         present = self.accepted if proposal is None else proposal.view
-        fits = (present.replicas, present.unproven) == (replicas, unproven)
+        is_current = (present.replicas, present.unproven) == (replicas, unproven)
         is_late = self._highest > present.epoch  # a replica has accepted a later view, and would not accept this one
-        if fits and not is_late and (proposal is not None or present is self.effective):
+        if is_current and not is_late and (proposal is not None or present is self.effective):
             return
         self._propose(replicas, unproven)
 

@@ -63,14 +63,14 @@ class PeerIdentity(msgspec.Struct, frozen=True, array_like=True):
 class Opening(msgspec.Struct, frozen=True, tag="greeting", array_like=True):
     """The first frame. Members of versions 1 and 2 can decode it, and refuse it with their version.
 
-    `party` and `wanted` are empty; only those versions use them.
+    `identity` and `wanted` are empty; only those versions use them.
     """
 
     magic: str
     version: int
     oldest: int
     nonce: bytes
-    party: PeerIdentity = PeerIdentity("", 0, 0, "", Process("", 0, 0))
+    identity: PeerIdentity = PeerIdentity("", 0, 0, "", Process("", 0, 0))
     wanted: int = 0
 
 
@@ -88,19 +88,19 @@ class Proof(msgspec.Struct, frozen=True, tag="proof", array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer", array_like=True):
-    """The fourth frame: proves that the listener has the key and is this party."""
+    """The fourth frame: proves that the listener has the key and this identity."""
 
-    party: PeerIdentity
+    identity: PeerIdentity
     proof: bytes
 
 
-class Greeting(msgspec.Struct, frozen=True, tag="party", array_like=True):
+class Greeting(msgspec.Struct, frozen=True, tag="party", array_like=True):  # the tag is part of the protocol
     """The fifth frame: the identity of the dialer.
 
     `wanted` is the data plane of the listener that the connection is for, or 0 for the replica as a whole.
     """
 
-    party: PeerIdentity
+    identity: PeerIdentity
     wanted: int
     proof: bytes
 
@@ -144,6 +144,7 @@ class _Transcript:
         self._sent = hashlib.sha256()
 
     def add(self, frame: bytes) -> None:
+        """Append a frame that one of the two sides has sent."""
         self._sent.update(len(frame).to_bytes(4, "big") + frame)
 
     def code(self, purpose: bytes, *more: bytes) -> bytes:
@@ -164,13 +165,13 @@ class HandshakeClient:
     """
 
     def __init__(
-        self, key: bytes, party: PeerIdentity, wanted: int, expected: int, nonce: bytes, newest: int = PROTOCOL
+        self, key: bytes, identity: PeerIdentity, wanted: int, expected: int, nonce: bytes, newest: int = PROTOCOL
     ) -> None:
-        self._party = party
+        self._identity = identity
         self._wanted = wanted
         self._expected = expected
         self._newest = newest
-        self._other = party
+        self._other = identity
         self._transcript = _Transcript(key)
         self.version = 0
         self.opening = _ENCODER.encode(Opening(MAGIC, newest, OLDEST_PROTOCOL, nonce))
@@ -196,15 +197,15 @@ class HandshakeClient:
         answer = _decoded(_ANSWER, frame)
         if isinstance(answer, Refusal):
             raise _refused(answer)
-        self._transcript.check(answer.proof, b"listener", _ENCODER.encode(answer.party))
-        if answer.party.group != self._party.group:
-            raise HandshakeError(f"it is of the group {answer.party.group!r}")
-        if self._expected and answer.party.replica != self._expected:
+        self._transcript.check(answer.proof, b"listener", _ENCODER.encode(answer.identity))
+        if answer.identity.group != self._identity.group:
+            raise HandshakeError(f"it is of the group {answer.identity.group!r}")
+        if self._expected and answer.identity.replica != self._expected:
             raise HandshakeError("another replica has that address now")
-        self._other = answer.party
+        self._other = answer.identity
         self._transcript.add(frame)
-        code = self._transcript.code(b"party", _ENCODER.encode(self._party), str(self._wanted).encode())
-        greeting = _ENCODER.encode(Greeting(self._party, self._wanted, code))
+        code = self._transcript.code(b"party", _ENCODER.encode(self._identity), str(self._wanted).encode())
+        greeting = _ENCODER.encode(Greeting(self._identity, self._wanted, code))
         self._transcript.add(greeting)
         return greeting
 
@@ -245,20 +246,20 @@ class HandshakeServer:
         self._transcript.add(challenge)
         return challenge
 
-    def take_proof(self, frame: bytes, party: PeerIdentity) -> bytes:
+    def take_proof(self, frame: bytes, identity: PeerIdentity) -> bytes:
         """Return the answer to send, which identifies this side. Raises HandshakeError, whose text may be sent."""
         self._transcript.check(_decoded(_PROOF, frame).proof, b"dialer")
         self._transcript.add(frame)
-        answer = _ENCODER.encode(Answer(party, self._transcript.code(b"listener", _ENCODER.encode(party))))
+        answer = _ENCODER.encode(Answer(identity, self._transcript.code(b"listener", _ENCODER.encode(identity))))
         self._transcript.add(answer)
         return answer
 
     def take_greeting(self, frame: bytes) -> Greeting:
         """Return the greeting, with the dialer's identity. Raises HandshakeError, whose text may be sent."""
         greeting = _decoded(_GREETING, frame)
-        named = _ENCODER.encode(greeting.party)
+        named = _ENCODER.encode(greeting.identity)
         self._transcript.check(greeting.proof, b"party", named, str(greeting.wanted).encode())
-        if greeting.party.group != self._group:
+        if greeting.identity.group != self._group:
             raise HandshakeError("another group")
         self._transcript.add(frame)
         return greeting
@@ -294,9 +295,9 @@ def refusal(reason: str) -> bytes:
 
 
 def _frame_code(key: bytes, number: int, data: bytes | memoryview) -> bytes:
-    made = hashlib.blake2b(number.to_bytes(8, "big"), digest_size=CODE_BYTES, key=key)
-    made.update(data)
-    return made.digest()
+    frame_code = hashlib.blake2b(number.to_bytes(8, "big"), digest_size=CODE_BYTES, key=key)
+    frame_code.update(data)
+    return frame_code.digest()
 
 
 def _refused(refusal: Refusal) -> HandshakeError:

@@ -81,7 +81,7 @@ class KubernetesDirectory(MemberDirectory):
         self._rng = rng
         self._tasks = tasks
         self._holders: dict[tuple[int, str], Seat] = {}  # by index and address, as last seen
-        self._current: dict[int, str] = {}
+        self._current: dict[int, str] = {}  # the present addresses, by index
         self._changed: Changed | None = None
         self._roster: LeaseDirectory | None = None
         self._starter: LeaseStarter | None = None
@@ -107,7 +107,7 @@ class KubernetesDirectory(MemberDirectory):
             self._pod.namespace,
             self._group,
             holder,
-            self._seen,
+            self._set_seats,
             self._lost,
             self._now,
             self._rng,
@@ -150,6 +150,7 @@ class KubernetesDirectory(MemberDirectory):
     # --- internal ---
 
     async def _watch(self) -> None:
+        """Begin to watch the seats, as soon as the API is reachable."""
         assert self._roster is not None, "it has joined"
         while True:
             try:
@@ -159,7 +160,8 @@ class KubernetesDirectory(MemberDirectory):
                 log.warning("the seats of the group cannot be listed, again in %g s: %s", WATCH_RETRY_S, error)
             await pause(WATCH_RETRY_S)
 
-    def _seen(self, seats: Seats) -> None:
+    def _set_seats(self, seats: Seats) -> None:
+        """Remember the holders, and report the addresses."""
         for seat in seats:
             name = (seat.index, seat.holder.address)
             self._holders.pop(name, None)
@@ -171,6 +173,7 @@ class KubernetesDirectory(MemberDirectory):
             self._changed(self._current)
 
     def _lost(self) -> None:
+        """Claim the seat again: the own Lease was deleted."""
         self._tasks.start("seat", self._claim_again())
 
     async def _claim_again(self) -> None:
@@ -187,6 +190,7 @@ class KubernetesDirectory(MemberDirectory):
 
 
 def _namespace(path: Path) -> str:
+    """Return the namespace of this pod, as its service account has it. Raises StartError."""
     try:
         return path.read_text("utf-8").strip()
     except OSError as error:

@@ -38,16 +38,16 @@ class LocalProofs:
         self._inquiring: set[int] = set()  # replicas that have ended, less than END_SETTLE_S ago
         self._is_closed = False
 
-    def watch(self, party: PeerIdentity, planes: tuple[tuple[int, int], ...]) -> None:
+    def watch(self, identity: PeerIdentity, planes: tuple[tuple[int, int], ...]) -> None:
         """Watch the processes of a linked replica, if it is on this machine.
 
         `planes`: PID and start time of each of its data planes that is a process of its own.
         """
-        replica, process = party.replica, party.process
+        replica, process = identity.replica, identity.process
         if not process.machine or process.machine != self._process.machine:
             return
         watch = self._watches.get(replica)
-        if watch is not None and watch.of == planes:
+        if watch is not None and watch.label == planes:
             return
         if watch is not None:
             watch.close()
@@ -56,10 +56,10 @@ class LocalProofs:
         if watch.is_watching:
             self._watches[replica] = watch
 
-    def unlinked(self, seat: int, party: PeerIdentity) -> None:
+    def unlinked(self, seat: int, identity: PeerIdentity) -> None:
         """Stop watching a replica that has lost its link, if it is still alive after END_SETTLE_S."""
-        if party.process.machine == self._process.machine:
-            self._loop.call_later(END_SETTLE_S, self._settled, seat, party)
+        if identity.process.machine == self._process.machine:
+            self._loop.call_later(END_SETTLE_S, self._settled, seat, identity)
 
     def inquire(self, replica: Replica) -> None:
         """Report a replica as ended if the kernel of this machine, or this pod, proves it.
@@ -90,17 +90,19 @@ class LocalProofs:
     # --- internal ---
 
     def _inquired(self, number: int) -> None:
+        """Report the end of a replica, END_SETTLE_S after it was found."""
         self._inquiring.discard(number)
         if not self._is_closed:
             self._ended(number)
 
-    def _settled(self, seat: int, party: PeerIdentity) -> None:
-        if self._is_closed or self._is_linked(seat, party.replica):
+    def _settled(self, seat: int, identity: PeerIdentity) -> None:
+        """Stop watching a replica that is alive END_SETTLE_S after it has lost its link."""
+        if self._is_closed or self._is_linked(seat, identity.replica):
             return
-        watch = self._watches.get(party.replica)
-        if watch is not None and watch.watches(party.process):
+        watch = self._watches.get(identity.replica)
+        if watch is not None and watch.watches(identity.process):
             watch.close()  # the replica is alive, and may start processes that are not announced to this one
-            del self._watches[party.replica]
+            del self._watches[identity.replica]
 
     def _watched_ended(self, replica: int) -> None:
         self._watches.pop(replica, None)

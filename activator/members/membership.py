@@ -68,9 +68,9 @@ log = logging.getLogger("activator.members")
 class SeatLink:
     """The link to the replica that has a seat."""
 
-    def __init__(self, wire: Wire, party: PeerIdentity, is_dialled: bool, version: int) -> None:
+    def __init__(self, wire: Wire, identity: PeerIdentity, is_dialled: bool, version: int) -> None:
         self.wire = wire
-        self.party = party
+        self.identity = identity
         self.is_dialled = is_dialled
         self.version = version
 
@@ -131,7 +131,7 @@ class Membership(GroupSide):
         self._is_draining = False
         self._names: tuple[MemberName, ...] = ()
         self._formed = asyncio.Event()
-        self._mesh = Mesh(key, config.group, self._party, self._accepts, self._met, now, tasks)
+        self._mesh = Mesh(key, config.group, self._identity, self._accepts, self._met, now, tasks)
         self._plane_links = PlaneLinks(
             self.replica, planes, self._mesh, lambda seat: self._addresses.get(seat, ""), self._met, tasks, now
         )
@@ -238,6 +238,7 @@ class Membership(GroupSide):
     # --- the group ---
 
     async def _turn(self) -> None:
+        """Send heartbeats, dial missing links, and log why requests wait."""
         await pause(TICK_S)
         if self._now() - self._owned_s >= OWNED_INTERVAL_S:
             self._owned_s = self._now()
@@ -327,6 +328,7 @@ class Membership(GroupSide):
             link.wire.send(encode(message))
 
     def _learn(self, lives: RevisionLives) -> None:
+        """Take over the numbers of revisions from another replica, and log those that it has and this one lacks."""
         for key in self.lives.learn(lives):
             log.error(
                 "revision %s was removed and added again at other members but not at this replica: until it is "
@@ -343,12 +345,13 @@ class Membership(GroupSide):
 
     def _is_linked(self, seat: int, number: int) -> bool:
         link = self._links.get(seat)
-        return link is not None and link.party.replica == number
+        return link is not None and link.identity.replica == number
 
     def _proven(self, number: int) -> None:
         self.group.ended(number)
 
     def _adopt(self, view: GroupView) -> None:
+        """Pass a view to the data planes and their links."""
         self.views_total += 1
         seats = [seat_of(replica.number) for replica in view.replicas]
         unproven = sorted({seat_of(number) for number in view.unproven})
@@ -393,39 +396,41 @@ class Membership(GroupSide):
         finally:
             self._dialling.discard(seat)
 
-    def _party(self, data_plane: int) -> PeerIdentity:
+    def _identity(self, data_plane: int) -> PeerIdentity:
+        """Return the identity of a data plane of this replica; 0: of the replica as a whole."""
         return PeerIdentity(self._config.group, self.replica, data_plane, self._address, self._process)
 
     def _accepts(self, greeting: Greeting) -> None:
         """Check that the greeting's replica may join this group. Raises HandshakeError."""
-        party = greeting.party
-        seat = seat_of(party.replica)
+        identity = greeting.identity
+        seat = seat_of(identity.replica)
         known = self._addresses.get(seat)
-        if party.replica == self.replica:
+        if identity.replica == self.replica:
             raise HandshakeError("that is this replica itself")
         if seat == self.group.seat:
-            raise HandshakeError(f"seat {seat} is taken: two replicas have {party.address}, or their peers differ")
-        if known != party.address:
+            raise HandshakeError(f"seat {seat} is taken: two replicas have {identity.address}, or their peers differ")
+        if known != identity.address:
             raise HandshakeError(
-                f"seat {seat} has {known or 'no address'} here, not {party.address}: are the peers the same?"
+                f"seat {seat} has {known or 'no address'} here, not {identity.address}: are the peers the same?"
             )
-        if greeting.wanted and not self._plane_links.wants(greeting.wanted, party.data_plane):
+        if greeting.wanted and not self._plane_links.wants(greeting.wanted, identity.data_plane):
             raise NotWantedError("not in this view")
-        if self.group.contacts.is_taken(seat, party.replica):
+        if self.group.contacts.is_taken(seat, identity.replica):
             raise HandshakeError(
-                f"seat {seat} has another replica, which is reached: two replicas have the address {party.address}; "
+                f"seat {seat} has another replica, which is reached: two replicas have the address {identity.address}; "
                 "end one, or give it an address and a place in the peers of its own"
             )
         link = self._links.get(seat)
-        is_ours = link is not None and link.party.replica == party.replica and link.is_dialled
-        if not greeting.wanted and is_ours and party.replica < self.replica:
+        is_ours = link is not None and link.identity.replica == identity.replica and link.is_dialled
+        if not greeting.wanted and is_ours and identity.replica < self.replica:
             raise NotWantedError("there is a link already")
 
     def _met(self, connection: Connection) -> None:
-        party = connection.party
-        seat = seat_of(party.replica)
-        is_taken = self.group.contacts.is_taken(seat, party.replica)
-        if self._is_closing or self._addresses.get(seat) != party.address or is_taken:
+        """Use an authenticated connection, or close it if it is not needed any more."""
+        identity = connection.identity
+        seat = seat_of(identity.replica)
+        is_taken = self.group.contacts.is_taken(seat, identity.replica)
+        if self._is_closing or self._addresses.get(seat) != identity.address or is_taken:
             connection.sock.close()
         elif connection.own:
             self._plane_links.take(connection)
@@ -433,10 +438,11 @@ class Membership(GroupSide):
             self._link_seat(seat, connection)
 
     def _link_seat(self, seat: int, connection: Connection) -> None:
+        """Make the connection the link to this seat, unless another link of the same replicas stays (rule 1)."""
         former = self._links.get(seat)
         if former is not None:
             is_second = connection.is_dialled and not former.is_dialled
-            if is_second and former.party.replica == connection.party.replica > self.replica:
+            if is_second and former.identity.replica == connection.identity.replica > self.replica:
                 connection.sock.close()  # the link of the replica with the higher number stays
                 return
             self._drop_link(seat)
@@ -447,19 +453,20 @@ class Membership(GroupSide):
             self._failed,
             Seal(connection.keys),
         )
-        self._links[seat] = SeatLink(wire, connection.party, connection.is_dialled, connection.version)
-        self._addresses_of[connection.party.replica] = connection.party.address
+        self._links[seat] = SeatLink(wire, connection.identity, connection.is_dialled, connection.version)
+        self._addresses_of[connection.identity.replica] = connection.identity.address
         if len(self._addresses_of) > ADDRESSES_MAX:
             del self._addresses_of[next(iter(self._addresses_of))]
-        self.group.linked(seat, connection.party.replica)
+        self.group.linked(seat, connection.identity.replica)
 
     def _drop_link(self, seat: int) -> None:
         link = self._links.pop(seat)
         link.wire.reset()
         self.group.unlinked(seat)
-        self._proofs.unlinked(seat, link.party)
+        self._proofs.unlinked(seat, link.identity)
 
     def _received(self, seat: int, wire: Wire, data: memoryview) -> None:
+        """Process a message of the link to this seat; a malformed one ends the link."""
         link = self._links.get(seat)
         if link is None or link.wire is not wire:
             return
@@ -474,7 +481,7 @@ class Membership(GroupSide):
             return
         self.group.receive(seat, message)
         self.writing.update()
-        self._proofs.watch(link.party, self.group.contacts.processes_of(seat))
+        self._proofs.watch(link.identity, self.group.contacts.processes_of(seat))
 
     def _failed(self, error: Exception) -> None:
         """Count and log a defect, at most once in FAILED_INTERVAL_S: it may happen again in each turn."""
@@ -488,4 +495,4 @@ class Membership(GroupSide):
             return
         del self._links[seat]
         self.group.unlinked(seat)
-        self._proofs.unlinked(seat, link.party)
+        self._proofs.unlinked(seat, link.identity)

@@ -62,11 +62,11 @@ class Connection:
     """An authenticated connection. `is_dialled`: this side has dialled it. `version` is that of the protocol."""
 
     def __init__(
-        self, sock: socket.socket, own: int, party: PeerIdentity, keys: SessionKeys, is_dialled: bool, version: int
+        self, sock: socket.socket, own: int, identity: PeerIdentity, keys: SessionKeys, is_dialled: bool, version: int
     ) -> None:
         self.sock = sock
         self.own = own  # our data plane, or 0 for the replica as a whole
-        self.party = party
+        self.identity = identity
         self.keys = keys
         self.is_dialled = is_dialled
         self.version = version
@@ -75,14 +75,15 @@ class Connection:
 class Mesh:
     """The connections of one replica.
 
-    `party(data_plane)` returns its identity. `accepts(greeting)` raises HandshakeError to refuse a connection.
+    `identity(data_plane)` returns the identity of a data plane, or of the replica as a whole (0). `accepts(greeting)`
+    raises HandshakeError to refuse a connection.
     """
 
     def __init__(
         self,
         key: bytes,
         group: str,
-        party: Callable[[int], PeerIdentity],
+        identity: Callable[[int], PeerIdentity],
         accepts: Callable[[Greeting], None],
         met: Callable[[Connection], None],
         now: Now,
@@ -90,7 +91,7 @@ class Mesh:
     ) -> None:
         self._key = key
         self._group = group
-        self._party = party
+        self._identity_of = identity
         self._accepts = accepts
         self._met = met
         self._now = now
@@ -160,6 +161,7 @@ class Mesh:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     async def _greet(self, sock: socket.socket, host: str) -> None:
+        """Run the handshake of an accepted connection within HANDSHAKE_S."""
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await self._answer(sock)
@@ -175,11 +177,12 @@ class Mesh:
                 del self._under_way[host]
 
     async def _answer(self, sock: socket.socket) -> None:
+        """Run the listener's part of a handshake. Raises HandshakeError, OSError."""
         prepare(sock)
         listener = HandshakeServer(self._key, self._group)
         try:
             await self._write(sock, listener.take_opening(await self._read(sock), os.urandom(NONCE_BYTES)))
-            await self._write(sock, listener.take_proof(await self._read(sock), self._party(0)))
+            await self._write(sock, listener.take_proof(await self._read(sock), self._identity_of(0)))
             greeting = listener.take_greeting(await self._read(sock))
             self._accepts(greeting)
         except HandshakeError as error:
@@ -188,9 +191,10 @@ class Mesh:
         welcome, keys = listener.welcome()
         await self._write(sock, welcome)
         self._accepts(greeting)  # again, because the state may have changed during the handshake
-        self._met(Connection(sock, greeting.wanted, greeting.party, keys, False, listener.version))
+        self._met(Connection(sock, greeting.wanted, greeting.identity, keys, False, listener.version))
 
     def _refused(self, host: str, error: Exception, is_dialled: bool) -> None:
+        """Count and log a refused connection, unless it is only not needed."""
         if isinstance(error, NotWantedError):
             return
         kind = "refused" if isinstance(error, HandshakeError) else "no handshake"
@@ -205,12 +209,12 @@ class Mesh:
     async def dial(self, address: str, own: int, wanted: int, expected: int = 0) -> Connection:
         """Connect and authenticate. Raises VacantError, HandshakeError, OSError or TimeoutError."""
         async with asyncio.timeout(DIAL_S):
-            family, kind, protocol, _, place = await self._resolve(address)
+            family, kind, protocol, _, sockaddr = await self._resolve(address)
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
             async with asyncio.timeout(DIAL_S):
-                await self._loop.sock_connect(sock, place)
+                await self._loop.sock_connect(sock, sockaddr)
             prepare(sock)
             async with asyncio.timeout(HANDSHAKE_S):
                 return await self._handshake(sock, own, wanted, expected)
@@ -238,13 +242,13 @@ class Mesh:
             raise OSError(errno.EINVAL, f"{address!r} is not an address: {error}") from error
 
     async def _handshake(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
-        party = self._party(own)
-        dialer = HandshakeClient(self._key, party, wanted, expected, os.urandom(NONCE_BYTES))
+        identity = self._identity_of(own)
+        dialer = HandshakeClient(self._key, identity, wanted, expected, os.urandom(NONCE_BYTES))
         await self._write(sock, dialer.opening)
         await self._write(sock, dialer.take_challenge(await self._read(sock)))
         await self._write(sock, dialer.take_answer(await self._read(sock)))
         other, keys = dialer.take_welcome(await self._read(sock))
-        if other.replica == party.replica:
+        if other.replica == identity.replica:
             raise HandshakeError("that is this replica itself")
         return Connection(sock, own, other, keys, True, dialer.version)
 

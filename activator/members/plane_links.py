@@ -80,7 +80,7 @@ class PlaneLinks:
 
     def take(self, connection: Connection) -> None:
         """Pass a new connection to our data plane, or close it if the pair must have no link."""
-        pair = own, other = connection.own, connection.party.data_plane
+        pair = own, other = connection.own, connection.identity.data_plane
         if not self.wants(own, other):  # the view has changed since the handshake
             connection.sock.close()
             return
@@ -102,6 +102,7 @@ class PlaneLinks:
     # --- internal ---
 
     def _link(self, pair: Pair, delay_s: float) -> None:
+        """Dial this pair after `delay_s`, if the dialling is ours."""
         self._made[pair] = (self._made.get(pair, (0.0, 0.0))[0], delay_s)
         if pair[1] >> WORKER_BITS < self._replica and pair not in self._dialling:
             self._dialling.add(pair)

@@ -58,11 +58,11 @@ def _may_live(process: Process) -> bool:
 class EndOfProcesses:
     """A watch on processes: it calls `ended` once when all have ended, and never if one cannot be watched.
 
-    `of` is not used here; callers compare it.
+    `label` is for the caller, and not used here.
     """
 
-    def __init__(self, processes: Iterable[Process], of: object, ended: Callable[[], None]) -> None:
-        self.of = of
+    def __init__(self, processes: Iterable[Process], label: object, ended: Callable[[], None]) -> None:
+        self.label = label
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, Process] = {}  # by pidfd

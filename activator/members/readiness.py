@@ -64,6 +64,6 @@ class Readiness:
         """Return False if all revisions of the reachable members and of this one wait for an unreachable member."""
         if not effective.epoch or not may_grant:
             return True  # `waiting_for` has these reasons
-        known = [self.own, *[(one.owned, one.held) for one in self._contacts.reachable()]]
-        owned = sum(owned for owned, _ in known)
-        return owned == 0 or sum(held for _, held in known) < owned
+        counts = [self.own, *[(one.owned, one.held) for one in self._contacts.reachable()]]
+        owned = sum(owned for owned, _ in counts)
+        return owned == 0 or sum(held for _, held in counts) < owned

@@ -1,4 +1,4 @@
-"""The part of several replicas in writing into one cluster: the writer of each object, and the loads that it needs.
+"""The writing of several replicas into one cluster: the writer of each object, and the loads that it needs.
 
 Rules
   1. Loads that are reported in one turn of the loop are sent together at its end, LOADS_MAX in a message: a first
@@ -38,7 +38,7 @@ class Links(Protocol):
 
 
 class SharedWriting:
-    """The part of one replica. The source that writes calls `join`; before, loads of other replicas are discarded."""
+    """The writing of one replica. The source that writes calls `join`; before, loads of others are discarded."""
 
     def __init__(self, group: Group, links: Links, now: Now) -> None:
         self._group = group
@@ -102,6 +102,7 @@ class SharedWriting:
     # --- internal ---
 
     def _flush(self) -> None:
+        """Send the loads that were reported in this turn."""
         outgoing, self._outgoing = self._outgoing, {}
         for seat, loads in outgoing.items():
             if not self._links.can_take_loads(seat):
@@ -113,5 +114,6 @@ class SharedWriting:
 
 
 def _parts(loads: Iterable[RevisionLoad]) -> Iterable[tuple[RevisionLoad, ...]]:
+    """Return the loads in tuples of at most LOADS_MAX."""
     whole = tuple(loads)
     return [whole[begin : begin + LOADS_MAX] for begin in range(0, len(whole), LOADS_MAX)]

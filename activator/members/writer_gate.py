@@ -59,6 +59,7 @@ class WriterGate:
         )
 
     def _changed(self, effective: GroupView, now_s: float) -> None:
+        """Record which former writers may still write after a change of the view."""
         former, self._effective = self._effective, effective
         if not effective.unproven:
             return

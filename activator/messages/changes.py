@@ -21,6 +21,8 @@ class RevisionSet(Message, frozen=True, tag=True):
 
 
 class RevisionGone(Message, frozen=True, tag=True):
+    """The revision was removed."""
+
     key: str
 
 
@@ -36,6 +38,8 @@ class RevisionFailed(Message, frozen=True, tag=True):
 
 
 class RevisionRecovered(Message, frozen=True, tag=True):
+    """The revision, which had failed, can start again."""
+
     key: str
 
 
@@ -60,6 +64,8 @@ class ObservedPod(Message, frozen=True, tag=True):
 
 
 class PodGone(Message, frozen=True, tag=True):
+    """A source does not report this pod any more."""
+
     key: str
     source: str
     identity: str

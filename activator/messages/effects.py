@@ -23,6 +23,8 @@ class SetRevision(Message, frozen=True, tag=True):
 
 
 class DropRevision(Message, frozen=True, tag=True):
+    """Remove a revision; its requests in flight continue."""
+
     key: str
 
 
@@ -48,6 +50,8 @@ class PlacePod(Message, frozen=True, tag=True):
 
 
 class SetPod(Message, frozen=True, tag=True):
+    """Change the state, the limit and the weight of a pod that has a slot."""
+
     key: str
     identity: str
     state: int
@@ -66,6 +70,8 @@ class WithdrawPod(Message, frozen=True, tag=True):
 
 
 class FreeSlot(Message, frozen=True, tag=True):
+    """Free a slot that has drained, if it still has this generation."""
+
     key: str
     slot: int
     generation: int

@@ -210,6 +210,7 @@ def is_pem(text: str) -> bool:
 
 
 def _trust(context: ssl.SSLContext, authorities: str) -> None:
+    """Load authorities into the context, from a file or a PEM text. Raises OSError or ssl.SSLError."""
     if is_pem(authorities):
         context.load_verify_locations(cadata=authorities)
     else:
@@ -230,11 +231,13 @@ def _checking(san: str) -> type[ssl.SSLObject]:
 
 
 def _pairs_of(tls: ServerTls) -> list[CertificatePair]:
+    """Return all certificates of a listener, the default one first."""
     own = [CertificatePair(tls.certificate, tls.key)] if tls.certificate else []
     return own + [CertificatePair(one.certificate, one.key) for one in tls.certificates]
 
 
 def _stamp(pairs: list[CertificatePair]) -> Stamp:
+    """Return the state of the files; zeros for one that cannot be read."""
     found = []
     for path in [path for pair in pairs for path in pair]:
         try:

@@ -12,7 +12,7 @@ import hashlib
 from typing import Final
 
 _NAME_MAX: Final = 63  # characters of a Kubernetes name (RFC 1123 label)
-_HEAD: Final = _NAME_MAX - 32  # characters besides the hexadecimal digits of an MD5
+_KEPT_MAX: Final = _NAME_MAX - 32  # characters besides the hexadecimal digits of an MD5
 
 
 def child_name(parent: str, suffix: str) -> str:
@@ -22,13 +22,13 @@ def child_name(parent: str, suffix: str) -> str:
     """
     if len(parent) <= _NAME_MAX - len(suffix):
         return parent + suffix
-    if len(suffix) < _HEAD:
-        return parent[: _HEAD - len(suffix)] + _digest(parent) + suffix
-    made = parent[:_HEAD] + _digest(parent + suffix)
-    made += suffix[: _NAME_MAX - len(made)]
-    while not (made[-1].isascii() and made[-1].isalnum()):  # a name ends in a letter or a digit
-        made = made[:-1]
-    return made
+    if len(suffix) < _KEPT_MAX:
+        return parent[: _KEPT_MAX - len(suffix)] + _digest(parent) + suffix
+    name = parent[:_KEPT_MAX] + _digest(parent + suffix)
+    name += suffix[: _NAME_MAX - len(name)]
+    while not (name[-1].isascii() and name[-1].isalnum()):  # a name ends in a letter or a digit
+        name = name[:-1]
+    return name
 
 
 def private_service(revision: str) -> str:

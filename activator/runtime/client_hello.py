@@ -97,18 +97,20 @@ def _ignore_undecodable_names() -> None:
     Python decodes the name before it calls the callback, and writes a traceback to stderr for each name that it cannot
     decode, with which any client could fill the log.
     """
-    before = sys.unraisablehook
-    if not isinstance(before, _Unraisable):
-        sys.unraisablehook = _Unraisable(before)
+    previous = sys.unraisablehook
+    if not isinstance(previous, _Unraisable):
+        sys.unraisablehook = _Unraisable(previous)
 
 
 class _Unraisable:
-    def __init__(self, before: Callable[[sys.UnraisableHookArgs], Any]) -> None:
-        self._before = before
+    """A hook for unraisable exceptions that drops those of undecodable names, and passes the others on."""
+
+    def __init__(self, previous: Callable[[sys.UnraisableHookArgs], Any]) -> None:
+        self._previous = previous
 
     def __call__(self, unraisable: sys.UnraisableHookArgs) -> None:
         if not (isinstance(unraisable.exc_value, UnicodeDecodeError) and isinstance(unraisable.object, bytes)):
-            self._before(unraisable)
+            self._previous(unraisable)
 
 
 class _ServerTlsObject(ssl.SSLObject):
@@ -150,10 +152,11 @@ class _Choice:
         """Select the certificate for `name`, or return an alert; this is OpenSSL's callback."""
         if isinstance(connection, _ServerTlsObject) and connection.offers_other:
             return _NO_APPLICATION_PROTOCOL
-        connection.context = self._named(name)
+        connection.context = self._context_for(name)
         return None
 
-    def _named(self, name: str | None) -> ssl.SSLContext:
+    def _context_for(self, name: str | None) -> ssl.SSLContext:
+        """Return the context with the certificate for the requested name."""
         if not name:
             return self._default
         name = name.lower().removesuffix(".")  # RFC 6066 forbids the final dot, but some clients send it
@@ -205,6 +208,7 @@ def offered_protocols(hello: bytes) -> list[bytes]:
 
 
 def _names_in(block: bytes) -> list[bytes]:
+    """Return the names in a list, each of which follows a byte with its length."""
     names = []
     position = 0
     while position < len(block):

@@ -105,7 +105,7 @@ class TimingWheel:
         self._timer: Timer | None = None
         self._timer_tick: int = 0
         self._advancing: bool = False
-        self._left: int = 0  # entries that may still be processed in this turn
+        self._entries_left: int = 0  # entries that may still be processed in this turn
         self.armed: int = 0
 
     def arm(self, entry: Deadline, deadline_s: float) -> None:
@@ -154,7 +154,7 @@ class TimingWheel:
         if last > self._cursor:
             first = max(self._cursor + 1, last - WHEEL_SLOTS + 1)  # after a long stall, each slot is processed once
             self._cursor = last
-            self._left = ENTRIES_PER_TURN_MAX
+            self._entries_left = ENTRIES_PER_TURN_MAX
             tick = first
             try:
                 while tick <= last and self._empty_slot(self._slots[tick % WHEEL_SLOTS], now_s):
@@ -187,10 +187,12 @@ class TimingWheel:
             self._on_pause(pause_s)
 
     def _tick_before(self, time_s: float) -> int:
+        """Return the last tick at or before this time."""
         # A timer may fire slightly before its tick because of rounding; without the slack it would be set repeatedly.
         return int((time_s - self._epoch_s) / TICK_S + ROUNDING_TICKS)
 
     def _insert(self, entry: Deadline) -> None:
+        """Put the entry into its slot, and set the timer if it is the next one due."""
         # The slot *after* the one the deadline falls in: its tick is the first at which the deadline has passed.
         tick = self._cursor + WHEEL_SLOTS - 1
         ahead_s = entry.deadline_s - self._epoch_s
@@ -215,31 +217,31 @@ class TimingWheel:
         if first is ring:
             return True
         # The whole list is first moved to a ring of its own, because `expired` may arm entries in this slot.
-        met = Deadline()
-        met.wheel_next = first
-        met.wheel_prev = last
-        first.wheel_prev = met
-        last.wheel_next = met
+        due = Deadline()
+        due.wheel_next = first
+        due.wheel_prev = last
+        first.wheel_prev = due
+        last.wheel_next = due
         ring.wheel_next = ring
         ring.wheel_prev = ring
         try:
-            return self._expire_all(met, now_s)
+            return self._expire_all(due, now_s)
         finally:
-            if met.wheel_next is not met:
-                _put_back(met, ring)
-            met.wheel_next = None  # leave no reference cycle
-            met.wheel_prev = None
+            if due.wheel_next is not due:
+                _put_back(due, ring)
+            due.wheel_next = None  # leave no reference cycle
+            due.wheel_prev = None
 
-    def _expire_all(self, met: Deadline, now_s: float) -> bool:
+    def _expire_all(self, due: Deadline, now_s: float) -> bool:
         """Expire the entries of a ring. Return False if some are left for the next turn."""
         while True:
-            entry = met.wheel_next
+            entry = due.wheel_next
             assert entry is not None
-            if entry is met:
+            if entry is due:
                 return True
-            if self._left == 0:
+            if self._entries_left == 0:
                 return False
-            self._left -= 1
+            self._entries_left -= 1
             deadline_s = entry.deadline_s
             self.cancel(entry)
             if deadline_s > now_s:
@@ -255,6 +257,7 @@ class TimingWheel:
                 self._on_error(error)
 
     def _sleep_until_occupied(self) -> None:
+        """Set the timer to the next tick whose slot has entries."""
         if self.armed == 0:
             return
         for tick in range(self._cursor + 1, self._cursor + WHEEL_SLOTS + 1):
@@ -264,6 +267,7 @@ class TimingWheel:
                 return
 
     def _sleep_until(self, tick: int) -> None:
+        """Set the timer to this tick, or to BEAT_S from now if that is earlier and pauses are detected."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_tick = tick
@@ -276,10 +280,10 @@ class TimingWheel:
         self._timer = self._call_later(delay_s, self.advance)
 
 
-def _put_back(met: Deadline, ring: Deadline) -> None:
+def _put_back(due: Deadline, ring: Deadline) -> None:
     """Return the entries that are left to their slot: for the next turn, or after `on_error` has raised."""
-    first = met.wheel_next
-    last = met.wheel_prev
+    first = due.wheel_next
+    last = due.wheel_prev
     following = ring.wheel_next
     assert first is not None and last is not None and following is not None
     ring.wheel_next = first

@@ -195,7 +195,7 @@ class Controllers:
         """Count a conflict with a field manager, by its word of MANAGER_WORDS; empty: the API named none."""
         _check(target_kind, TARGET_KINDS)
         lowered = manager.lower()
-        word = next((one for one in MANAGER_WORDS if lowered.startswith(one)), "other" if manager else "none")
+        word = next((known for known in MANAGER_WORDS if lowered.startswith(known)), "other" if manager else "none")
         self.of(controller).conflict_managers[target_kind, word] += 1
 
     # --- the API ---
@@ -242,9 +242,9 @@ class Reconcile:
         error_type = ""
         if isinstance(error, Exception):  # a cancelled pass was stopped, it did not fail
             self._result = "error"
-            found = error_type_of(error)
-            error_type = found.value
-            controllers.failed(self._controller, found)
+            kind_of_error = error_type_of(error)
+            error_type = kind_of_error.value
+            controllers.failed(self._controller, kind_of_error)
         controllers.reconciled(self._controller, self._result, ended_s - self._began_s)
         if controllers.on_pass is not None:
             controllers.on_pass(self._controller, self._began_s, ended_s, self._result, error_type)

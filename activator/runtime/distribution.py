@@ -27,7 +27,8 @@ class Distribution(NamedTuple):
     @classmethod
     def of(cls, histogram: Histogram) -> Distribution:
         exemplars = {
-            bound: ExemplarReading(one.trace_id, one.value, one.time_s) for bound, one in histogram.exemplars().items()
+            bound: ExemplarReading(exemplar.trace_id, exemplar.value, exemplar.time_s)
+            for bound, exemplar in histogram.exemplars().items()
         }
         return cls(tuple(histogram.buckets()), histogram.sum, exemplars)
 
@@ -38,11 +39,11 @@ class Distribution(NamedTuple):
     def plus(self, other: Distribution) -> Distribution:
         """Return the sum of both, which must have the same bounds. Raises ValueError if their numbers differ."""
         both = zip(self.buckets, other.buckets, strict=True)
-        buckets = tuple((bound, one + more) for (bound, one), (_, more) in both)
-        return Distribution(buckets, self.total + other.total, _later(self.exemplars, other.exemplars))
+        buckets = tuple((bound, count + more) for (bound, count), (_, more) in both)
+        return Distribution(buckets, self.total + other.total, _latest(self.exemplars, other.exemplars))
 
 
-def _later(
+def _latest(
     exemplars: dict[float, ExemplarReading], others: dict[float, ExemplarReading]
 ) -> dict[float, ExemplarReading]:
     """Return the latest exemplar of each bucket, because Prometheus refuses one older than the last scrape's."""

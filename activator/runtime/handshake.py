@@ -55,12 +55,12 @@ class Handshake:
         self._on_connected = on_connected
         self._early = early
         self.bare: Transport | None = None  # the connection beneath TLS
-        self._upgrade: Coroutine[Any, Any, Any] | None = None
-        self._watch: _Watch | None = None
+        self._start_tls: Coroutine[Any, Any, Any] | None = None
+        self._watch: _FailureWatch | None = None
 
-    def stands(self) -> bool:
+    def is_under_way(self) -> bool:
         """Return True if the bare connection is established and the handshake has not ended."""
-        return self.bare is not None and self._upgrade is not None
+        return self.bare is not None and self._start_tls is not None
 
     def abort(self) -> None:
         """Close the connection at once; `on_done` is called in a later turn."""
@@ -77,7 +77,7 @@ class Handshake:
             return
         bare: Any = transport
         protocol: Any = self
-        self._upgrade = self._loop.start_tls(
+        self._start_tls = self._loop.start_tls(
             bare,
             protocol,
             self._context,
@@ -87,8 +87,8 @@ class Handshake:
             ssl_shutdown_timeout=self._shutdown_timeout_s,
         )
         self._step(None)
-        if self.stands() and (self._server_name is None or self._early):
-            self._watch = _Watch(bare.get_protocol(), self._early, self._failed)
+        if self.is_under_way() and (self._server_name is None or self._early):
+            self._watch = _FailureWatch(bare.get_protocol(), self._early, self._handshake_failed)
             bare.set_protocol(self._watch)
             self._loop.call_soon(self._tls_begun)  # after TLS has begun, and before more data are read
 
@@ -110,21 +110,22 @@ class Handshake:
     # --- internals ---
 
     def _tls_begun(self) -> None:
+        """Pass the data that were read before TLS had begun to TLS."""
         if self._watch is not None and self.bare is not None and not self.bare.is_closing():
             self._watch.begin()
 
-    def _failed(self) -> None:
+    def _handshake_failed(self) -> None:
         """Close the connection after the alert was sent."""
         if self.bare is not None:
             self._loop.call_soon(self.bare.close)
 
     def _step(self, waited_for: Future[Any] | None) -> None:
         """Run `start_tls` up to the next future that it waits for."""
-        upgrade = self._upgrade
-        if upgrade is None:
+        start_tls = self._start_tls
+        if start_tls is None:
             return
         try:
-            future: Future[Any] = upgrade.send(None)
+            future: Future[Any] = start_tls.send(None)
         except StopIteration as stop:
             self._done(stop.value, None)
         except Exception as error:
@@ -133,7 +134,7 @@ class Handshake:
             future.add_done_callback(self._step)
 
     def _done(self, secured: Transport | None, error: Exception | None) -> None:
-        self._upgrade = None
+        self._start_tls = None
         bare: Any = self.bare
         if self._watch is not None and bare is not None and not bare.is_closing():
             bare.set_protocol(self._watch.tls)
@@ -145,7 +146,7 @@ class Handshake:
         self.bare = None
 
 
-class _Watch(BufferedProtocol):
+class _FailureWatch(BufferedProtocol):
     """A protocol between the transport and `tls`, the loop's own protocol, during a handshake.
 
     It detects whether the bytes just received make the handshake fail (`failures`). Data that arrive before TLS has

@@ -33,17 +33,18 @@ _SHELLS: Final[dict[str, dict[str, str]]] = {
 }
 
 # Special names that need the real package. Tools ask for others only to inspect a module.
-_OF_PACKAGES: Final = {"__all__", "__version__"}
+_NEEDS_PACKAGE: Final = {"__all__", "__version__"}
 
 
 def prepare(package: str) -> None:
     """Put the shells of `package` in place; call it before anything of the package is imported. Idempotent."""
-    for name, homes in _SHELLS.items():
+    for name, modules in _SHELLS.items():
         if name.partition(".")[0] == package and name not in sys.modules:
-            _put_shell(name, homes)
+            _put_shell(name, modules)
 
 
-def _put_shell(name: str, homes: dict[str, str]) -> None:
+def _put_shell(name: str, modules: dict[str, str]) -> None:
+    """Put a shell in place of one package; `modules` has the module of each name that is imported from it."""
     spec = importlib.util.find_spec(name)
     assert spec is not None and spec.loader is not None, f"{name} is not installed"
     loader = spec.loader
@@ -56,13 +57,13 @@ def _put_shell(name: str, homes: dict[str, str]) -> None:
         with lock:
             if attribute in shell.__dict__:
                 value = shell.__dict__[attribute]
-            elif attribute in homes:
-                value = getattr(importlib.import_module(homes[attribute]), attribute)
+            elif attribute in modules:
+                value = getattr(importlib.import_module(modules[attribute]), attribute)
             elif attribute == "__version__" and "." not in name:
                 value = importlib.import_module("importlib.metadata").version(name)  # it takes 2 MB
             elif not attribute.startswith("__") and importlib.util.find_spec(f"{name}.{attribute}") is not None:
                 value = importlib.import_module(f"{name}.{attribute}")
-            elif not is_executed and (attribute in _OF_PACKAGES or not attribute.startswith("__")):
+            elif not is_executed and (attribute in _NEEDS_PACKAGE or not attribute.startswith("__")):
                 is_executed = True  # from here on this is the real package
                 try:
                     loader.exec_module(shell)

@@ -23,11 +23,11 @@ LOG_ATOMIC_BYTES: Final = 4096  # PIPE_BUF of Linux
 class LineWriter:
     """A writer of lines, which must be closed or the last lines may be missing.
 
-    `what` names the output in messages, `log` receives failures. `shared`: other processes also write to the output.
+    `output` names the output in messages, `log` receives failures. `shared`: other processes also write to the output.
     """
 
-    def __init__(self, what: str, descriptor: int, bytes_max: int, log: logging.Logger, shared: bool = False) -> None:
-        self._what = what
+    def __init__(self, output: str, descriptor: int, bytes_max: int, log: logging.Logger, shared: bool = False) -> None:
+        self._output = output
         self._log = log
         self._descriptor = descriptor
         self._shared = shared
@@ -56,7 +56,7 @@ class LineWriter:
         Raises RuntimeError if the thread cannot be started; the next call tries again.
         """
         if self._thread is None:
-            thread = Thread(target=self._run, name=self._what, daemon=True)
+            thread = Thread(target=self._run, name=self._output, daemon=True)
             thread.start()
             self._thread = thread
         self._given_bytes += len(batch)
@@ -81,6 +81,7 @@ class LineWriter:
             self._taken_bytes += len(batch)
 
     def _write(self, batch: bytes | bytearray) -> None:
+        """Write a batch, or count its lines as lost."""
         rest = memoryview(batch)
         try:
             while rest:
@@ -89,7 +90,7 @@ class LineWriter:
         except OSError as error:
             self.lost_lines += bytes(rest).count(b"\n")
             if not self._failing:
-                self._log.error("%s cannot be written (%s); lines are lost until it can", self._what, error)
+                self._log.error("%s cannot be written (%s); lines are lost until it can", self._output, error)
             self._failing = True
         else:
             self._failing = False

@@ -33,14 +33,18 @@ LOOPBACK_6: Final = "::1"
 
 
 class Listening(Enum):
+    """The answer to whether a program listens at an address."""
+
     YES = "yes"
     FULL = "full"  # it listens, but its accept queue is full
     NO = "no"
 
 
 class _Listener(NamedTuple):
+    """A listening socket. `only_ipv6`: it accepts no IPv4 connections."""
+
     host: str
-    only_6: bool
+    only_ipv6: bool
     is_full: bool
     inode: int
 
@@ -55,10 +59,10 @@ def listening(host: str, port: int) -> Listening | None:
         found = [*_listeners(socket.AF_INET, port), *_listeners(socket.AF_INET6, port)]
     except OSError:
         return None
-    there = [one for one in found if _takes(one, host)]
-    if not there:
+    at_host = [listener for listener in found if _accepts(listener, host)]
+    if not at_host:
         return Listening.NO
-    return Listening.FULL if all(one.is_full for one in there) else Listening.YES
+    return Listening.FULL if all(listener.is_full for listener in at_host) else Listening.YES
 
 
 def loopback_inodes(port: int) -> frozenset[int] | None:
@@ -67,15 +71,16 @@ def loopback_inodes(port: int) -> frozenset[int] | None:
         found = [*_listeners(socket.AF_INET, port), *_listeners(socket.AF_INET6, port)]
     except OSError:
         return None
-    return frozenset(one.inode for one in found if _takes(one, LOOPBACK_4) or _takes(one, LOOPBACK_6))
+    return frozenset(one.inode for one in found if _accepts(one, LOOPBACK_4) or _accepts(one, LOOPBACK_6))
 
 
-def _takes(listener: _Listener, host: str) -> bool:
+def _accepts(listener: _Listener, host: str) -> bool:
+    """Return True if the socket accepts connections to this loopback address."""
     if listener.host in {host, f"::ffff:{host}"}:
         return True
     if ":" in host:
         return listener.host == "::"
-    return listener.host == "0.0.0.0" or (listener.host == "::" and not listener.only_6)
+    return listener.host == "0.0.0.0" or (listener.host == "::" and not listener.only_ipv6)
 
 
 def _listeners(family: int, port: int) -> Iterator[_Listener]:
@@ -87,14 +92,15 @@ def _listeners(family: int, port: int) -> Iterator[_Listener]:
 
 
 def _listener(family: int, message: bytes) -> _Listener:
+    """Return the listening socket that a message (a struct inet_diag_msg with attributes) describes."""
     host = socket.inet_ntop(family, message[8:12] if family == socket.AF_INET else message[8:24])
     waiting, backlog = struct.unpack_from("=II", message, 56)
-    only_6 = False
+    only_ipv6 = False
     position = _FIXED_BYTES
     while position + _ATTRIBUTE.size <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, position)
         if kind == _INET_DIAG_SKV6ONLY:
-            only_6 = message[position + _ATTRIBUTE.size] != 0
+            only_ipv6 = message[position + _ATTRIBUTE.size] != 0
         position += max((length + 3) & ~3, _ATTRIBUTE.size)
     (inode,) = struct.unpack_from("=I", message, _INODE_AT)
-    return _Listener(host, only_6, waiting > backlog, inode)
+    return _Listener(host, only_ipv6, waiting > backlog, inode)

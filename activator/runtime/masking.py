@@ -20,7 +20,7 @@ _MASK: Final = MASK.encode()
 _WORDS: Final = frozenset(
     ("auth", "csrf", "jwt", "key", "keys", "otp", "pass", "passkey", "passkeys", "pin", "pw", "pwd", "sas", "session")
 ) | {"sid", "sig", "token", "xsrf"}
-_NO_SECRETS: Final = frozenset(("monkey", "donkey", "turkey", "whiskey", "hockey"))
+_NOT_A_KEY: Final = frozenset(("monkey", "donkey", "turkey", "whiskey", "hockey"))
 # Names of model servers' parameters.
 _HARMLESS: Final = frozenset(
     ("prompt_cache_key", "stop_token_ids", "token_count", "token_ids", "token_id", "eos_token")
@@ -32,17 +32,17 @@ _PARTS: Final = re.compile(
 # A text whose letters have none of these has no telling name.
 _IN_TELLING: Final = _WORDS | {*_PARTS.pattern.split("|"), "token", "key"}
 _SHORTEST: Final = sorted(one for one in _IN_TELLING if not any(other in one for other in _IN_TELLING - {one}))
-_ANY_OF_THEM: Final = re.compile("|".join(_SHORTEST).encode())
+_ANY_TELLING: Final = re.compile("|".join(_SHORTEST).encode())
 _LOWER_CASE: Final = bytes(range(256)).lower()
 _NO_LETTERS: Final = bytes(one for one in range(256) if not chr(one).isascii() or not chr(one).isalpha())
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NO_LETTER: Final = re.compile(r"[^A-Za-z]+")
 _SCHEME: Final = re.compile(rb"(?:Basic|Bearer|Digest|Negotiate|Token) ", re.IGNORECASE)
 # A parameter of a target; of a URL or a list in a header field; of a form.
-_OF_TARGET: Final = re.compile(rb"[^?&#\s]+")
+_TARGET_SEGMENT: Final = re.compile(rb"[^?&#\s]+")
 _NAME: Final = re.compile(rb"(?:\A|;)([^=;]{1,128})=(?!\Z)")
-_OF_FIELD: Final = re.compile(rb"([?&;,#\s]|\A)([^=&;?,#\s\"]{1,128})=(\"[^\"]*\"?|[^&;,#\s]+)")
-_OF_FORM: Final = re.compile(rb"(&|\A)([^=&]{1,128})=([^&]+)")
+_FIELD_PARAMETER: Final = re.compile(rb"([?&;,#\s]|\A)([^=&;?,#\s\"]{1,128})=(\"[^\"]*\"?|[^&;,#\s]+)")
+_FORM_PARAMETER: Final = re.compile(rb"(&|\A)([^=&]{1,128})=([^&]+)")
 _USER: Final = re.compile(rb"://[^/@\s]{1,512}@")
 _JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+(?:"|\\?(?=\n|\Z))|[{}\[\]:,]|[^"{}\[\]:,\s]++')
 _WHOLE_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -65,7 +65,7 @@ def is_telling(name: str) -> bool:
     if _PARTS.search(_NO_LETTER.sub("", name).lower()) is not None:
         return True
     words = [word.lower() for word in _WORD.findall(name)]
-    return any(word in _WORDS or (word.endswith(("token", "key")) and word not in _NO_SECRETS) for word in words)
+    return any(word in _WORDS or (word.endswith(("token", "key")) and word not in _NOT_A_KEY) for word in words)
 
 
 def masked_target(target: str) -> str:
@@ -75,26 +75,26 @@ def masked_target(target: str) -> str:
         text = _USER.sub(b"://" + _MASK + b"@", text)
     elif not _may_be_telling(text):
         return target
-    return _OF_TARGET.sub(_masked_segment, text).decode("utf-8", "surrogateescape")
+    return _TARGET_SEGMENT.sub(_masked_segment, text).decode("utf-8", "surrogateescape")
 
 
 def _may_be_telling(text: bytes) -> bool:
     """Return False if nothing in a target can be a telling name; this takes 1 us."""
     plain = unquote_to_bytes(text) if b"%" in text else text
-    return _ANY_OF_THEM.search(plain.translate(_LOWER_CASE, _NO_LETTERS)) is not None
+    return _ANY_TELLING.search(plain.translate(_LOWER_CASE, _NO_LETTERS)) is not None
 
 
 def masked_head(head: bytes) -> bytes:
     """Return a head, whose lines end in CRLF, with the values of telling fields and parameters masked."""
     first, *lines = head.split(b"\r\n")
-    return b"\r\n".join([_OF_TARGET.sub(_masked_segment, first), *[_masked_line(line) for line in lines]])
+    return b"\r\n".join([_TARGET_SEGMENT.sub(_masked_segment, first), *[_masked_line(line) for line in lines]])
 
 
 def masked_body(body: bytes, content_type: bytes) -> bytes:
     """Return the beginning of a body with the values of telling members or form fields masked."""
     kind = content_type.partition(b";")[0].strip().lower()
     if kind == _FORM:
-        return _masked_parameters(_OF_FORM, body)
+        return _masked_parameters(_FORM_PARAMETER, body)
     if kind.startswith(b"multipart/"):
         boundary = _BOUNDARY.search(content_type)
         if boundary is not None:
@@ -104,7 +104,7 @@ def masked_body(body: bytes, content_type: bytes) -> bytes:
 
 
 def _masked_part(part: bytes) -> bytes:
-    """Return a part of a multipart body, with its head."""
+    """Return a part of a multipart body, with its head, in which secrets are masked."""
     found = _PART_HEAD.match(part)
     if found is None:
         return part
@@ -118,8 +118,8 @@ def _masked_part(part: bytes) -> bytes:
 
 def _masked_json(text: bytes, depth: int) -> bytes:
     """Return JSON, or a text with JSON in it, with the values of telling members masked, whole objects included."""
-    made: list[bytes] = []
-    copied = 0  # the text before this place has been copied or masked
+    pieces: list[bytes] = []
+    copied = 0  # the text before this position has been copied or masked
     name = b""  # the last string
     is_value = False  # a colon has followed a telling name
     is_token = False  # the name is `token`
@@ -134,7 +134,7 @@ def _masked_json(text: bytes, depth: int) -> bytes:
             is_value = False
             if token == b"{" and is_token:  # an event of a model server: the token's text and number
                 continue
-            made += [text[copied : found.start()], b'"', _MASK, b'"']
+            pieces += [text[copied : found.start()], b'"', _MASK, b'"']
             copied = found.end()
             hidden = max(_BRACKETS.get(token, 0), 0)
         elif token == b":":
@@ -144,13 +144,13 @@ def _masked_json(text: bytes, depth: int) -> bytes:
         elif token.startswith(b'"'):
             name = token
             if b'\\"' in token or b"\\u0022" in token:
-                shown = _masked_string(token, depth + 1) if depth < STRING_DEPTH_MAX else b'"' + _MASK + b'"'
-                made += [text[copied : found.start()], shown]
+                masked = _masked_string(token, depth + 1) if depth < STRING_DEPTH_MAX else b'"' + _MASK + b'"'
+                pieces += [text[copied : found.start()], masked]
                 copied = found.end()
         else:
             name = b""
-    made.append(b"" if hidden > 0 else text[copied:])
-    return b"".join(made)
+    pieces.append(b"" if hidden > 0 else text[copied:])
+    return b"".join(pieces)
 
 
 def _masked_string(token: bytes, depth: int) -> bytes:
@@ -163,12 +163,12 @@ def _masked_string(token: bytes, depth: int) -> bytes:
     masked = _masked_json(plain, depth)
     if masked == plain:
         return token
-    made = json.dumps(masked.decode("utf-8", "surrogatepass")).encode()
-    return made if whole else made[:-1]
+    string = json.dumps(masked.decode("utf-8", "surrogatepass")).encode()
+    return string if whole else string[:-1]
 
 
 def _name_in(token: bytes) -> bytes:
-    """Return the name that a string of JSON is."""
+    """Return the content of a JSON string, the name of a member."""
     if b"\\" in token:
         try:
             return str(json.loads(token)).encode("utf-8", "replace")
@@ -178,10 +178,10 @@ def _name_in(token: bytes) -> bytes:
 
 
 def _masked_line(line: bytes) -> bytes:
-    """Return a header field."""
+    """Return a header field line with its value masked if the name is telling, otherwise with its secrets masked."""
     name, colon, value = line.partition(b":")
     if not colon or not _is_secret(name):
-        value = _USER.sub(b"://" + _MASK + b"@", _masked_parameters(_OF_FIELD, value))
+        value = _USER.sub(b"://" + _MASK + b"@", _masked_parameters(_FIELD_PARAMETER, value))
         return name + colon + (_masked_json(value, 0) if b"{" in value else value)
     scheme = _SCHEME.match(value.strip())
     return b"%b: %b%b" % (name, b"" if scheme is None else scheme[0], _MASK)
@@ -193,7 +193,7 @@ def _masked_parameters(pattern: re.Pattern[bytes], text: bytes) -> bytes:
 
 
 def _masked_segment(found: re.Match[bytes]) -> bytes:
-    """Return a part of a target; `;` may separate parameters, or be a part of a value."""
+    """Return a part of a target in which secrets are masked; `;` may separate parameters, or be a part of a value."""
     text = found[0]
     for name in _NAME.finditer(text):
         if _may_be_telling(name[1]) and is_telling(unquote_plus(name[1].decode("latin-1"))):
@@ -202,6 +202,7 @@ def _masked_segment(found: re.Match[bytes]) -> bytes:
 
 
 def _masked_parameter(found: re.Match[bytes]) -> bytes:
+    """Return a parameter with its separator, and its value masked if its name is telling."""
     name = unquote_plus(found[2].decode("latin-1"))
     return b"%b%b=%b" % (found[1], found[2], _MASK) if is_telling(name) else found[0]
 

@@ -58,7 +58,8 @@ def _has_ended_child() -> bool:
 
 
 def _ended_children() -> list[tuple[int, bytes]]:
-    me = str(os.getpid()).encode()
+    """Return process ID and start time of each child that has ended and was not waited for."""
+    own_process = str(os.getpid()).encode()
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -67,7 +68,7 @@ def _ended_children() -> list[tuple[int, bytes]]:
             fields = stat_fields(name)
         except OSError:
             continue  # the process has ended
-        if fields[STATE] == b"Z" and fields[PARENT] == me:
+        if fields[STATE] == b"Z" and fields[PARENT] == own_process:
             found.append((int(name), fields[STARTED]))
     return found
 

@@ -53,6 +53,7 @@ def socket_listens(path: str, folder: str = "/proc/net") -> bool:
 
 
 def _rows(file: str) -> list[list[str]]:
+    """Return the words of each line behind the first; empty if the file cannot be read."""
     try:
         text = os.fsdecode(Path(file).read_bytes())
     except OSError:

@@ -50,12 +50,12 @@ class Profiler:
 
     def _take(self, seconds: float) -> dict[str, Any]:
         stacks = _Stacks()
-        own = threading.get_ident()
+        own_thread = threading.get_ident()
         began_s = last_s = self._now()
         while last_s - began_s < seconds and not self._stopped.wait(PROFILE_INTERVAL_S):
             now_s = self._now()
             for thread, frame in sys._current_frames().items():
-                if thread != own:
+                if thread != own_thread:
                     stacks.add(thread, frame, now_s - last_s)
             last_s = now_s
         return stacks.speedscope(last_s - began_s)
@@ -69,6 +69,7 @@ class _Stacks:
         self._recorded: dict[int, tuple[list[list[int]], list[float]]] = {}
 
     def add(self, thread: int, frame: FrameType | None, weight_s: float) -> None:
+        """Record a stack of the thread, which stands for `weight_s` seconds."""
         stack: list[int] = []
         while frame is not None and len(stack) < PROFILE_STACK_MAX:
             code = frame.f_code

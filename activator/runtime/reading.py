@@ -32,16 +32,16 @@ SHARE_USED: Final = 4  # the share of this turn is used up
 class Reading:
     """The reading of one connection.
 
-    `go_on` is called in the next turn after `wait_for_turn`, and after the share of a turn was used up.
+    `on_turn` is called in the next turn after `wait_for_turn`, and after the share of a turn was used up.
     """
 
-    def __init__(self, defer: Defer, go_on: Callable[[], None]) -> None:
+    def __init__(self, defer: Defer, on_turn: Callable[[], None]) -> None:
         self._defer = defer
-        self._go_on = go_on
+        self._on_turn = on_turn
         self._transport: Transport | None = None
         self._reasons: int = 0
         self._deferred: bool = False
-        self._full_reads: int = 0  # in a row
+        self._full_reads: int = 0  # reads in a row that have filled the buffer
 
     def start(self, transport: Transport) -> None:
         """Begin with an established connection; with TLS, `transport` is the bare one.
@@ -59,7 +59,7 @@ class Reading:
     def stop(self) -> None:
         """Release the references of a closed connection."""
         self._transport = None
-        self._go_on = _nothing  # leaves no reference cycle
+        self._on_turn = _nothing  # leaves no reference cycle
 
     def is_paused(self) -> bool:
         return self._reasons != 0
@@ -68,18 +68,21 @@ class Reading:
         return self._reasons & reason != 0
 
     def pause(self, reason: int) -> None:
+        """Add a reason not to read."""
         before = self._reasons
         self._reasons = before | reason
         if before == 0 and self._transport is not None:
             self._transport.pause_reading()
 
     def resume(self, reason: int) -> None:
+        """Remove a reason; with the last one, reading resumes."""
         before = self._reasons
         self._reasons = before & ~reason
         if before != 0 and self._reasons == 0 and self._transport is not None:
             self._transport.resume_reading()
 
     def set(self, reason: int, holds: bool) -> None:
+        """Add the reason if it `holds`, otherwise remove it."""
         if holds:
             self.pause(reason)
         else:
@@ -97,7 +100,7 @@ class Reading:
             self.wait_for_turn()
 
     def wait_for_turn(self) -> None:
-        """Call `go_on` in the next turn."""
+        """Call `on_turn` in the next turn."""
         if not self._deferred:
             self._deferred = True
             self._defer(self._next_turn)
@@ -106,7 +109,7 @@ class Reading:
         self._deferred = False
         if self._transport is not None:
             self.resume(SHARE_USED)
-            self._go_on()
+            self._on_turn()
 
 
 def _nothing() -> None:

@@ -17,9 +17,9 @@ def hash_of(key: str) -> int:
     return zlib.crc32(key.encode())
 
 
-def score(hashed: int, place: int) -> int:
+def score(hashed: int, member: int) -> int:
     """Return the score of a member for a key, by the finalizer of splitmix64 (Steele, Lea and Flood 2014)."""
-    x = (hashed + (place + 1) * 0x9E3779B97F4A7C15) & _MASK_64
+    x = (hashed + (member + 1) * 0x9E3779B97F4A7C15) & _MASK_64
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK_64
     return x ^ (x >> 31)
@@ -28,4 +28,4 @@ def score(hashed: int, place: int) -> int:
 def owner_of(uid: str, members: Iterable[int]) -> int:
     """Return the owner of an object: the member with the highest score. Raises ValueError if there are no members."""
     hashed = hash_of(uid)
-    return max((score(hashed, place), place) for place in members)[1]
+    return max((score(hashed, member), member) for member in members)[1]

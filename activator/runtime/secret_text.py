@@ -16,7 +16,7 @@ VARIABLES: Final[set[str]] = set()  # names of environment variables that hold s
 
 
 def read_secret(setting: str, what: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the secret without surrounding whitespace, empty for an empty setting. Raises StartError with `what`."""
+    """Return the stripped secret; empty for an empty setting. Raises StartError; `what` names the setting in it."""
     if setting.startswith(FILE):
         return _from_file(setting.removeprefix(FILE), what)
     if setting.startswith(ENVIRONMENT):

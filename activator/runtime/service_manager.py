@@ -45,7 +45,7 @@ class ServiceManager:
         """Report that requests are served, after the start or a reload; `status` is one line for people."""
         self._notify(f"READY=1\nSTATUS={status}")
 
-    def is_there(self) -> bool:
+    def is_managed(self) -> bool:
         """Return True if this process was started by systemd, which waits for notifications."""
         return bool(self._address)
 
@@ -64,9 +64,9 @@ class ServiceManager:
         """Report the beginning of a reload; `ready` must follow."""
         self._notify(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns // 1000}")
 
-    def stopping(self, most_s: float) -> None:
-        """Report the shutdown, in which requests in flight are served for at most `most_s`."""
-        self._notify(f"STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={int(most_s * 1e6)}")
+    def stopping(self, drain_max_s: float) -> None:
+        """Report the shutdown, in which requests in flight are served for at most `drain_max_s`."""
+        self._notify(f"STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={int(drain_max_s * 1e6)}")
 
     def alive(self) -> None:
         """Send the heartbeat for the watchdog."""
@@ -109,6 +109,7 @@ class ServiceManager:
 
 
 def _watchdog(environ: MutableMapping[str, str], process: int) -> float:
+    """Return the interval of systemd's watchdog in seconds; 0.0 if there is none for this process."""
     usec, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
     if not usec.isdecimal() or (pid and pid != str(process)):
         return 0.0
@@ -116,6 +117,7 @@ def _watchdog(environ: MutableMapping[str, str], process: int) -> float:
 
 
 def _sockets(environ: MutableMapping[str, str], process: int) -> list[socket.socket]:
+    """Return the listening sockets that systemd has passed to this process."""
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
     if pid != str(process) or not count.isdecimal():

@@ -45,7 +45,7 @@ class TaskGroupOwner:
         """
         if backoff is None:
             backoff = Backoff(RETRY_INITIAL_S, RETRY_MAX_S)
-        return self.start(name, _shown_as(step, keep_running(step, self._reported(name, backoff), backoff.reset)))
+        return self.start(name, _named_after(step, keep_running(step, self._reported(name, backoff), backoff.reset)))
 
     def repeat(
         self, name: str, interval_s: float, action: Callable[[], None], retry_max_s: float = RETRY_MAX_S
@@ -65,7 +65,7 @@ class TaskGroupOwner:
             await pause(until_next(interval_s, now()))
             await keep_running(step, self._reported(name, backoff), backoff.reset)
 
-        return self.start(name, _shown_as(action, run()))
+        return self.start(name, _named_after(action, run()))
 
     async def close(self) -> None:
         """Cancel the tasks that still run, and wait until they have ended."""
@@ -75,9 +75,11 @@ class TaskGroupOwner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _reported(self, name: str, backoff: Backoff) -> Callable[[Exception], float]:
+        """Return a function that reports an exception of the task, and returns the pause before its next step."""
+
         def failed(error: Exception) -> float:
             pause_s = backoff.next_s()
-            _note(error, f"the task {name} goes on in {pause_s:.1f} s")
+            _add_note(error, f"the task {name} goes on in {pause_s:.1f} s")
             self.on_error(name, error)
             return pause_s
 
@@ -95,13 +97,13 @@ class TaskGroupOwner:
 async def keep_running(
     step: Step,
     failed: Callable[[Exception], float],
-    held: Callable[[], None] | None = None,
+    succeeded: Callable[[], None] | None = None,
     wait: Callable[[float], Awaitable[None]] | None = None,
 ) -> None:
     """Run `step` repeatedly until cancelled. A step must await a pause or an event, or nothing else could run.
 
-    `failed` reports an exception of a step, and returns the seconds to wait before the next one; `held` is called after
-    a step without an exception. `wait` replaces `pause`.
+    `failed` reports an exception of a step, and returns the seconds to wait before the next one; `succeeded` is called
+    after a step without an exception. `wait` replaces `pause`.
     """
     while True:
         try:
@@ -109,8 +111,8 @@ async def keep_running(
         except Exception as error:
             pause_s = failed(error)
         else:
-            if held is not None:
-                held()
+            if succeeded is not None:
+                succeeded()
             continue
         await (wait or pause)(pause_s)
 
@@ -125,23 +127,23 @@ class InterruptibleSleep:
 
     def __init__(self, pause: Callable[[float], Awaitable[None]] = pause) -> None:
         self._pause = pause
-        self._rest: asyncio.Timeout | None = None
+        self._timeout: asyncio.Timeout | None = None
 
     async def __call__(self, seconds: float) -> None:
         """Sleep for `seconds`, or until `end` is called."""
         try:
-            async with asyncio.timeout(None) as self._rest:
+            async with asyncio.timeout(None) as self._timeout:
                 await self._pause(seconds)
         except TimeoutError:
-            if self._rest is None or not self._rest.expired():
+            if self._timeout is None or not self._timeout.expired():
                 raise  # The pause itself raised it.
         finally:
-            self._rest = None
+            self._timeout = None
 
     def end(self) -> None:
         """End the pause, if there is one."""
-        if self._rest is not None:
-            self._rest.reschedule(0.0)
+        if self._timeout is not None:
+            self._timeout.reschedule(0.0)
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:
@@ -154,7 +156,7 @@ async def wait_for(event: asyncio.Event, seconds: float) -> bool:
         return False
 
 
-def _note(error: Exception, text: str) -> None:
+def _add_note(error: Exception, text: str) -> None:
     """Add `text` below the traceback, only once if the same exception is raised repeatedly."""
     if text not in getattr(error, "__notes__", ()):
         error.add_note(text)
@@ -170,7 +172,7 @@ def describe_tasks() -> list[dict[str, str]]:
     return sorted((_described(task) for task in asyncio.all_tasks()), key=lambda shown: shown["name"])
 
 
-def _shown_as(function: Callable[..., object], coroutine: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+def _named_after(function: Callable[..., object], coroutine: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
     """Give `coroutine` the name of the function that it repeats, for `describe_tasks`."""
     if isinstance(coroutine, CoroutineType):
         coroutine.__qualname__ = getattr(function, "__qualname__", coroutine.__qualname__)

@@ -46,6 +46,8 @@ _KEEPALIVE: Final = {
 
 
 class Transport(Protocol):
+    """A stream transport of asyncio or uvloop."""
+
     def write(self, data: bytes) -> None: ...
 
     def write_eof(self) -> None: ...
@@ -161,7 +163,7 @@ def shut(transport: Transport) -> None:
         _LIBC.shutdown(sock.fileno(), socket.SHUT_RDWR)
 
 
-def watch(transport: Transport) -> None:
+def enable_keepalive(transport: Transport) -> None:
     """Enable TCP keepalive, to detect within seconds that the peer has disappeared without closing the connection.
 
     Another host with the peer's address answers a probe with a reset, and without such a host there is no answer; the

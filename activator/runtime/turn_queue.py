@@ -26,13 +26,14 @@ class TurnQueue:
         self._deferred: bool = False  # the next turn is scheduled, or running
 
     def add(self, callback: Callable[[], None]) -> None:
-        """Call it in the next turn or a later one, after all callbacks that already wait."""
+        """Call `callback` in the next turn or a later one, after all callbacks that already wait."""
         self._waiting.append(callback)
         if not self._deferred:
             self._deferred = True
             self._defer(self._next_turn)
 
     def _next_turn(self) -> None:
+        """Call as many callbacks as one turn allows, and schedule the next turn if some are left."""
         waiting = self._waiting
         for _ in range(min(len(waiting), SHARES_PER_TURN_MAX)):
             try:

@@ -53,6 +53,7 @@ def listening_at(path: str) -> Listening | None:
 
 
 def _pair(attributes: dict[int, bytes], kind: int) -> tuple[int, int]:
+    """Return the two integers of an attribute; zeros if it is missing."""
     data = attributes.get(kind, b"")
     if len(data) < _PAIR.size:
         return (0, 0)
@@ -61,6 +62,7 @@ def _pair(attributes: dict[int, bytes], kind: int) -> tuple[int, int]:
 
 
 def _attributes(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of the attributes of a message (a struct unix_diag_msg)."""
     position = _FIXED_BYTES
     while position + _ATTRIBUTE.size <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, position)

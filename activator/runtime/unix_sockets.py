@@ -88,9 +88,9 @@ def set_access(address: str, access: SocketAccess) -> None:
                 os.chown(file, owner, group)
             os.chmod(file, access.mode)  # after `chown`, which may clear bits
     except OSError as error:
-        what = f"owner {access.owner or 'unchanged'}, group {access.group or 'unchanged'}, mode {access.mode:04o}"
+        rights = f"owner {access.owner or 'unchanged'}, group {access.group or 'unchanged'}, mode {access.mode:04o}"
         hint = "; only root can give a file to others" if error.errno == errno.EPERM else ""
-        raise StartError(f"its {what} cannot be set: {os.strerror(error.errno or 0)}{hint}") from error
+        raise StartError(f"its {rights} cannot be set: {os.strerror(error.errno or 0)}{hint}") from error
 
 
 def made_paths() -> list[str]:
@@ -128,6 +128,7 @@ def remove_all_files() -> None:
 
 
 def _remove(path: str) -> None:
+    """Remove a file that this process has made, unless another one has replaced it."""
     made = _made.pop(path, None)
     if made is not None:
         try:
@@ -202,6 +203,7 @@ def _file_at(path: str) -> _File:
 
 
 def _number_of_user(name: str) -> int:
+    """Return the number of a user, -1 for an empty name. Raises StartError."""
     if not name:
         return -1
     try:
@@ -211,6 +213,7 @@ def _number_of_user(name: str) -> int:
 
 
 def _number_of_group(name: str) -> int:
+    """Return the number of a group, -1 for an empty name. Raises StartError."""
     if not name:
         return -1
     try:
@@ -220,6 +223,7 @@ def _number_of_group(name: str) -> int:
 
 
 def _words_of(error: OSError, path: str) -> str:
+    """Return why a socket could not be bound at `path`, and what to do."""
     if error.errno == errno.ENOENT:
         return f"there is no directory {os.path.dirname(path)}; create it"
     return os.strerror(error.errno or 0)

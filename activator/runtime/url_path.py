@@ -48,15 +48,16 @@ def other_reading(path: bytes) -> bytes:
 
 def without_segments(path: bytes, count: int) -> bytes:
     """Return a path without its first `count` segments; / if none is left."""
-    place = 0
+    position = 0
     for _ in range(count):
-        place = path.find(b"/", place + 1)
-        if place < 0:
+        position = path.find(b"/", position + 1)
+        if position < 0:
             return b"/"
-    return path[place:]
+    return path[position:]
 
 
 def _resolved(path: bytes, decoded: frozenset[int], drops_parameters: bool) -> bytes:
+    """Return the path without empty and dot segments, and with the escapes of the `decoded` bytes decoded."""
     kept: list[bytes] = []
     last = b""
     for segment in path.split(b"/"):
@@ -76,12 +77,12 @@ def _resolved(path: bytes, decoded: frozenset[int], drops_parameters: bool) -> b
 def _unescaped(segment: bytes, decoded: frozenset[int]) -> bytes:
     """Decode the escapes of the `decoded` bytes, and write the others in capitals; keep malformed escapes."""
     first, *parts = segment.split(b"%")
-    made = [first]
+    pieces = [first]
     for part in parts:
         digits = part[:2]
         if len(digits) == 2 and not digits.translate(None, b"0123456789abcdefABCDEF"):
             byte = int(digits, 16)
-            made.append((bytes([byte]) if byte in decoded else b"%" + digits.upper()) + part[2:])
+            pieces.append((bytes([byte]) if byte in decoded else b"%" + digits.upper()) + part[2:])
         else:
-            made.append(b"%" + part)
-    return b"".join(made)
+            pieces.append(b"%" + part)
+    return b"".join(pieces)

@@ -10,7 +10,7 @@ Rules
   4. `closed` is called once, when the other end is closed or an error occurs; not after `close`. Frames that the other
      process had sent before it closed its end are received first, also if sending fails in the meantime. After a reset
      uvloop reports the socket once and never again (libuv stops to watch it), even if not all data has been read:
-     so the error of the socket is looked at RESET_CHECK_S after data, and the rest is read in the next turns.
+     so the error of the socket is checked RESET_CHECK_S after data, and the rest is read in the next turns.
   5. Between machines a frame is signed (`seal`), and has no descriptors. A wrong signature ends the connection. Such a
      connection has lower limits: SEALED_BYTES_MAX for a received frame and for the backlog.
 """
@@ -46,9 +46,11 @@ Received = Callable[[memoryview, list[int]], None]
 class FrameSeal(Protocol):
     """The signatures of frames, each valid for one position in their order (members/handshake.py)."""
 
-    def code(self, data: bytes) -> bytes: ...
+    def code(self, data: bytes) -> bytes:
+        """Return the signature of the next frame to send."""
 
-    def fits(self, data: memoryview, code: memoryview) -> bool: ...
+    def fits(self, data: memoryview, code: memoryview) -> bool:
+        """Return True if `code` is the signature of the next received frame."""
 
 
 class Wire:
@@ -72,16 +74,16 @@ class Wire:
         self._socket = sock
         self._received = received
         self._closed = closed
-        self._failed = failed
+        self._report_error = failed
         self._incoming = bytearray()
         self._descriptors: deque[int] = deque()
         self._outgoing: deque[tuple[memoryview, list[int]]] = deque()
         self._is_writing = False  # waits until the socket is writable
         self._is_flushing = False  # a flush is scheduled for the end of this turn
         self.is_open = True
-        self._reads_on = False  # `_read_rest` is scheduled
-        self._check: asyncio.TimerHandle | None = None  # after data: whether the connection was reset
-        self._is_deaf = False  # the other end is closed, but its last frames may not be read yet
+        self._is_reading_rest = False  # `_read_rest` is scheduled
+        self._check_timer: asyncio.TimerHandle | None = None  # the next check, after data, for a reset
+        self._is_peer_closed = False  # the other end is closed, but its last frames may not be read yet
         self.has_ended = False  # the other end was closed orderly, by its process or by the process's end
         self.backlog_bytes = 0
         sock.setblocking(False)
@@ -89,18 +91,18 @@ class Wire:
 
     def send(self, data: bytes, descriptors: list[int] | None = None) -> None:
         """Send one frame at the end of this turn. The descriptors are closed after they were sent, or on failure."""
-        given = descriptors or []
-        assert len(given) <= DESCRIPTORS_AT_ONCE_MAX, "too many descriptors for one frame"
-        if not self.is_open or self._is_deaf:
-            _close_all(given)
+        passed = descriptors or []
+        assert len(passed) <= DESCRIPTORS_AT_ONCE_MAX, "too many descriptors for one frame"
+        if not self.is_open or self._is_peer_closed:
+            _close_all(passed)
             return
-        frame = _HEADER.pack(len(data), len(given)) + data
+        frame = _HEADER.pack(len(data), len(passed)) + data
         if self._seal is not None:
             frame += self._seal.code(data)
         self.backlog_bytes += len(frame)
-        self._outgoing.append((memoryview(frame), given))
+        self._outgoing.append((memoryview(frame), passed))
         if self.backlog_bytes > self._backlog_bytes_max:
-            self._end()
+            self._disconnect()
         elif not self._is_writing and not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush_soon)
@@ -127,8 +129,8 @@ class Wire:
         if not self.is_open:
             return
         self.is_open = False
-        if self._check is not None:
-            self._check.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         self._loop.remove_reader(self._socket.fileno())
         if self._is_writing:
             self._loop.remove_writer(self._socket.fileno())
@@ -140,28 +142,31 @@ class Wire:
     # --- internals ---
 
     def _drop_unsent(self) -> None:
-        self._is_deaf = True
+        """Drop the frames to send, now and later: the other end is closed."""
+        self._is_peer_closed = True
         for _, descriptors in self._outgoing:
             _close_all(descriptors)
         self._outgoing.clear()
         self.backlog_bytes = 0
 
-    def _end(self) -> None:
+    def _disconnect(self) -> None:
+        """Reset the connection, and call `closed` in the next turn."""
         if self.is_open:
             self.reset()
             self._loop.call_soon(self._closed)
 
     def _readable(self) -> None:
+        """Read once, and deliver the complete frames."""
         try:
             size = self._read_with_descriptors() if self._takes_descriptors else self._socket.recv_into(_read)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._end()
+            self._disconnect()
             return
         if size == 0:
-            self.has_ended = not self._is_deaf  # else a failure was seen before
-            self._end()
+            self.has_ended = not self._is_peer_closed  # else a failure was seen before
+            self._disconnect()
         elif self._incoming:
             whole = self._incoming
             whole += _view[:size]
@@ -173,29 +178,31 @@ class Wire:
             position = self._take_frames(_view[:size])
             self._incoming += _view[position:size]
         if self.is_open and size:
-            if self._is_deaf:
-                self._read_on()
-            elif self._check is None:
-                self._check = self._loop.call_later(RESET_CHECK_S, self._look_for_reset)
+            if self._is_peer_closed:
+                self._read_rest_soon()
+            elif self._check_timer is None:
+                self._check_timer = self._loop.call_later(RESET_CHECK_S, self._check_reset)
 
-    def _look_for_reset(self) -> None:
-        self._check = None
+    def _check_reset(self) -> None:
+        """Read the rest if the other end has reset the connection."""
+        self._check_timer = None
         if self.is_open and self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._drop_unsent()
-            self._read_on()
+            self._read_rest_soon()
 
-    def _read_on(self) -> None:
+    def _read_rest_soon(self) -> None:
         """Read the rest in the next turns, without a report of the loop."""
-        if not self._reads_on:
-            self._reads_on = True
+        if not self._is_reading_rest:
+            self._is_reading_rest = True
             self._loop.call_soon(self._read_rest)
 
     def _read_rest(self) -> None:
-        self._reads_on = False
+        self._is_reading_rest = False
         if self.is_open:
             self._readable()
 
     def _read_with_descriptors(self) -> int:
+        """Read into the shared buffer, and keep received descriptors. Return the number of bytes."""
         size, ancillary, _, _ = self._socket.recvmsg_into([_read], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -209,26 +216,26 @@ class Wire:
             length, count = _HEADER.unpack_from(incoming, position)
             begin = position + _HEADER.size
             if length > self._frame_bytes_max or count > DESCRIPTORS_AT_ONCE_MAX:
-                self._failed(ValueError(f"a frame of {length} bytes and {count} descriptors"))
-                self._end()
+                self._report_error(ValueError(f"a frame of {length} bytes and {count} descriptors"))
+                self._disconnect()
                 break
             if len(incoming) - begin < length + self._code_bytes:
                 break
             end = begin + length
             position = end + self._code_bytes
             if self._seal is not None and (count or not self._seal.fits(incoming[begin:end], incoming[end:position])):
-                self._failed(ValueError("a frame that the other side has not signed"))
-                self._end()
+                self._report_error(ValueError("a frame that the other side has not signed"))
+                self._disconnect()
                 break
             if len(self._descriptors) < count:
-                self._failed(ValueError("a frame without its descriptors"))
-                self._end()
+                self._report_error(ValueError("a frame without its descriptors"))
+                self._disconnect()
                 break
             descriptors = [self._descriptors.popleft() for _ in range(count)]
             try:
                 self._received(incoming[begin:end], descriptors)
             except Exception as error:
-                self._failed(error)
+                self._report_error(error)
         return position
 
     def _flush_soon(self) -> None:
@@ -248,7 +255,7 @@ class Wire:
                 break
             except OSError:
                 self._drop_unsent()  # the other end is closed: its last frames are still read
-                self._read_on()
+                self._read_rest_soon()
                 break
             _close_all(descriptors)
             self.backlog_bytes -= sent

@@ -33,7 +33,7 @@ from activator.workers.peers import Peers, first_slot, make_peers
 from activator.workers.process import Serving, Worker
 from activator.workers.workers import ListenerPlan, Released, ReleasedWorker, Workers
 
-NONE: Final = "there are no workers beside this process (`workers: 1`)"
+NO_WORKERS: Final = "there are no workers beside this process (`workers: 1`)"
 
 
 class OneInspection(Inspection):
@@ -49,7 +49,7 @@ class OneInspection(Inspection):
         return self._data.snapshot(only)
 
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
-        raise NoWorkerError(NONE)
+        raise NoWorkerError(NO_WORKERS)
 
     async def last_requests(self, key: str, count: int) -> dict[int, dict[str, Any]]:
         return {0: self._data.last_requests(key, count)}
@@ -58,10 +58,10 @@ class OneInspection(Inspection):
         return None if place else self._data.capture_of(number)
 
     async def tasks_of(self, place: int) -> Any:
-        raise NoWorkerError(NONE)
+        raise NoWorkerError(NO_WORKERS)
 
     async def profile_of(self, place: int, seconds: float) -> Any:
-        raise NoWorkerError(NONE)
+        raise NoWorkerError(NO_WORKERS)
 
     def describe(self) -> list[dict[str, Any]]:
         return []
@@ -103,8 +103,8 @@ class OneWorker(Workers):
 
     def join(self, group: GroupSide) -> None:
         number = worker_number(group.replica, 1)
-        first = first_slot(os.urandom)
-        peers = make_peers(self._data, number, first, lambda other: group.unlinked(number, other), self._now)
+        slot = first_slot(os.urandom)
+        peers = make_peers(self._data, number, slot, lambda other: group.unlinked(number, other), self._now)
         self._peers, self._member = peers, peers.member
         self._group = group
         group.set_data_planes((MemberName(number, worker_place(seat_of(group.replica), 0)),))
@@ -140,13 +140,13 @@ class OneWorker(Workers):
 
     async def release(self, reaper: int) -> Released:
         pidfd = os.pidfd_open(os.getpid())
-        own, others = pair()
+        own, other_end = pair()
         server = self._data.server
         assert server is not None and self._group is None, "it serves, and in no group"
         worker = self.worker = Worker(own, self._tasks)
         peers = make_peers(self._data, ALONE, 0, lambda other: worker.send(Unlinked(other)), self._now)
         worker.continue_as(Serving(worker, self._tasks, self._data, peers, self._telemetry, server))
-        return Released([ReleasedWorker(ALONE, os.getpid(), 0, others, pidfd)], 0)
+        return Released([ReleasedWorker(ALONE, os.getpid(), 0, other_end, pidfd)], 0)
 
     # --- messages and configuration ---
 

@@ -37,8 +37,8 @@ from activator.messages import (
 Send = Callable[[int, list[Effect | Command]], None]
 
 _WORKER_SHIFT: Final = 32  # the bits of a slot's number above this are the worker's number
-_OWN: Final = (1 << _WORKER_SHIFT) - 1
-_NO_SLOT: Final = _OWN  # no table has this slot
+_SLOT_MASK: Final = (1 << _WORKER_SHIFT) - 1
+_NO_SLOT: Final = _SLOT_MASK  # no table has this slot
 DRAINS_MAX: Final = 100_000  # pods that some workers have reported as drained; beyond that, the oldest is forgotten
 
 
@@ -93,7 +93,7 @@ class FanOut:
         self.lives = lives
         self._loads: dict[str, Loads] = {}
         self._offsets: dict[str, dict[int, int]] = {}  # effects from before a worker joined, by revision
-        self._seen: dict[str, dict[int, int]] = {}  # effects that each worker has confirmed, by revision
+        self._confirmed: dict[str, dict[int, int]] = {}  # effects that each worker has confirmed, by revision
         self._drains: dict[tuple[str, str], set[int]] = {}  # for each pod, workers that may have requests there
         self._drained: dict[int, bool] = {}  # workers that have drained, and whether all their requests finished
         self._is_draining = False
@@ -128,8 +128,8 @@ class FanOut:
         if worker not in self._workers:
             return
         del self._workers[worker]
-        for of_key in (*self._offsets.values(), *self._seen.values()):
-            of_key.pop(worker, None)
+        for by_worker in (*self._offsets.values(), *self._confirmed.values()):
+            by_worker.pop(worker, None)
         for key, loads in list(self._loads.items()):
             load = loads.end(worker, key)
             if load is not None:
@@ -146,10 +146,10 @@ class FanOut:
         """Send effects of the state worker to all workers, in order."""
         effects = [self.lives.with_life(effect) for effect in effects]
         for effect in effects:
-            self._note(effect)
-        special = [type(effect) is FreeSlot for effect in effects]
+            self._record(effect)
+        frees_slot = [type(effect) is FreeSlot for effect in effects]
         for worker in self._workers:
-            if any(special):
+            if any(frees_slot):
                 self._send(worker, [_for_worker(worker, effect) for effect in effects])
             else:
                 self._send(worker, list(effects))
@@ -186,7 +186,7 @@ class FanOut:
         elif isinstance(message, SlotDrained):
             self._receive(replace(message, slot=worker << _WORKER_SHIFT | message.slot))
         elif isinstance(message, ObservedTable):
-            self._table_seen(worker, message)
+            self._table_confirmed(worker, message)
         elif isinstance(message, Drained):
             self._drained[worker] = message.finished
             self._conclude_drain()
@@ -195,7 +195,8 @@ class FanOut:
 
     # --- internal ---
 
-    def _note(self, effect: Effect) -> None:
+    def _record(self, effect: Effect) -> None:
+        """Prepare for the reports that an effect will cause."""
         key = effect.key
         if type(effect) is SetRevision or type(effect) is RebuildRevision:
             self._loads.setdefault(key, Loads())
@@ -206,12 +207,13 @@ class FanOut:
                 self._receive(PodDrained(key, effect.identity))
         elif type(effect) is RebuildRevision or type(effect) is DropRevision:
             self._offsets.pop(key, None)  # counted from the beginning again
-            self._seen.pop(key, None)
+            self._confirmed.pop(key, None)
             if type(effect) is DropRevision:
                 self._loads.pop(key, None)
                 self._output.pop(key, None)
 
     def _pod_drained(self, worker: int, message: PodDrained) -> None:
+        """Record that a worker has no request at a pod, and report the pod once none has."""
         pod = (message.key, message.identity)
         waiting = self._drains.get(pod)
         if waiting is None:  # it was withdrawn with its revision
@@ -223,22 +225,25 @@ class FanOut:
             self._drains.pop(pod, None)
             self._receive(message)
 
-    def _table_seen(self, worker: int, message: ObservedTable) -> None:
+    def _table_confirmed(self, worker: int, message: ObservedTable) -> None:
+        """Report a worker's table, with the number of effects that all workers have confirmed."""
         key = message.key
         applied = message.applied + self._offsets.get(key, {}).get(worker, 0)
-        seen = self._seen.setdefault(key, {})
-        seen[worker] = applied
-        received = min([seen.get(one, -1) for one in self._workers], default=applied)
+        confirmed = self._confirmed.setdefault(key, {})
+        confirmed[worker] = applied
+        received = min([confirmed.get(one, -1) for one in self._workers], default=applied)
         self._receive(replace(message, applied=applied, worker=worker, received=received))
 
     def _conclude_drain(self) -> None:
+        """Report `Drained` if each worker has reported it."""
         if self._is_draining and all(worker in self._drained for worker in self._workers):
             self._is_draining = False
             self._receive(Drained(all(self._drained.values())))
 
 
 def _for_worker(worker: int, effect: Effect) -> Effect:
+    """Return the effect as this worker gets it: the number of a slot without the worker's."""
     if type(effect) is not FreeSlot:
         return effect
-    slot = effect.slot & _OWN if effect.slot >> _WORKER_SHIFT == worker else _NO_SLOT
+    slot = effect.slot & _SLOT_MASK if effect.slot >> _WORKER_SHIFT == worker else _NO_SLOT
     return replace(effect, slot=slot)

@@ -29,22 +29,22 @@ class RevisionTotals:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.of_workers: dict[int, RevisionStatistics] = {}
+        self.by_worker: dict[int, RevisionStatistics] = {}
         self.ended: RevisionStatistics | None = None  # totals of the workers that do not report it any more
         self.leaving: set[int] | None = None  # once it was dropped: workers that may still have requests of it
         self._sum: RevisionStatistics | None = None  # kept while no report differs: most revisions are idle
 
     def reported(self, worker: int, statistics: RevisionStatistics) -> None:
         """Replace what the worker has reported."""
-        if self.of_workers.get(worker) != statistics:
-            self.of_workers[worker] = statistics
+        if self.by_worker.get(worker) != statistics:
+            self.by_worker[worker] = statistics
             self._sum = None
 
     def sum(self) -> RevisionStatistics | None:
         """Return the sum over all workers; None if no worker has reported it."""
         if self._sum is not None and self._sum.dropped == (self.leaving is not None):
             return self._sum
-        parts = [*self.of_workers.values()]
+        parts = [*self.by_worker.values()]
         if self.ended is not None:
             parts.append(self.ended)
         if not parts:
@@ -59,7 +59,7 @@ class RevisionTotals:
 
     def worker_ended(self, worker: int) -> None:
         """Keep the totals of a worker that has ended, or has no request of it any more."""
-        last = self.of_workers.pop(worker, None)
+        last = self.by_worker.pop(worker, None)
         self._sum = None
         if last is not None:
             kept = lasting(last)
@@ -71,7 +71,7 @@ class RevisionTotals:
 
     def _pods(self) -> AbstractSet[str]:
         """Return the pods that workers report; the figures of others are forgotten."""
-        return {pod for one in self.of_workers.values() for pod in one.by_pod}
+        return {pod for one in self.by_worker.values() for pod in one.by_pod}
 
 
 class WorkerTotals:
@@ -104,7 +104,7 @@ class WorkerTotals:
     def reported(self, worker: int, revisions: tuple[RevisionStatistics, ...]) -> None:
         """Take the figures of revisions that a worker has reported."""
         for one in revisions:
-            life = self._found(worker, one)
+            life = self._life(worker, one)
             if life is not None:
                 life.reported(worker, one)
 
@@ -115,7 +115,7 @@ class WorkerTotals:
     def revision_ended(self, worker: int, message: RevisionEnded) -> None:
         """Take the last figures of a worker for a dropped revision."""
         statistics = message.statistics
-        life = self._found(worker, statistics)
+        life = self._life(worker, statistics)
         self._life_of.pop((worker, statistics.incarnation), None)
         if life is not None:
             life.reported(worker, statistics)
@@ -127,8 +127,8 @@ class WorkerTotals:
         for life in [*self._lives.values(), *self._dropped]:
             life.worker_ended(worker)
             self._conclude(life)
-        for known in [known for known in self._life_of if known[0] == worker]:
-            del self._life_of[known]
+        for name in [name for name in self._life_of if name[0] == worker]:
+            del self._life_of[name]
         counts = self._counts.pop(worker, None)
         if counts is not None:
             self._ended_counts = plus(self._ended_counts, lasting(counts))
@@ -159,27 +159,29 @@ class WorkerTotals:
 
     # --- internal ---
 
-    def _found(self, worker: int, statistics: RevisionStatistics) -> RevisionTotals | None:
-        known = self._life_of.get((worker, statistics.incarnation))
-        if known is None:
-            known = self._guessed(worker, statistics)
-            if known is not None:
-                self._life_of[worker, statistics.incarnation] = known
-        return known
+    def _life(self, worker: int, statistics: RevisionStatistics) -> RevisionTotals | None:
+        """Return the life that a worker's report is about; None if it is not known."""
+        life = self._life_of.get((worker, statistics.incarnation))
+        if life is None:
+            life = self._matched(worker, statistics)
+            if life is not None:
+                self._life_of[worker, statistics.incarnation] = life
+        return life
 
-    def _guessed(self, worker: int, statistics: RevisionStatistics) -> RevisionTotals | None:
-        """Return the present life of the key.
+    def _matched(self, worker: int, statistics: RevisionStatistics) -> RevisionTotals | None:
+        """Return the present life of the reported revision.
 
-        If it was dropped, return the newest dropped life that this worker still has to report.
+        If the revision was dropped, return the newest dropped life whose last figures this worker has not reported.
         """
         if not statistics.dropped:
             return self._lives.get(statistics.key)
         for life in reversed(self._dropped):
-            if life.leaving and worker in life.leaving and worker not in life.of_workers:
+            if life.leaving and worker in life.leaving and worker not in life.by_worker:
                 return life
         return None
 
     def _conclude(self, life: RevisionTotals) -> None:
+        """Report the last figures of a dropped revision, if no worker has requests of it any more."""
         if life.leaving is None or life.leaving or life not in self._dropped:
             return
         self._dropped.remove(life)

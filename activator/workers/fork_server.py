@@ -86,23 +86,24 @@ def fork_zygote() -> Zygote:
     This process must have one thread, no event loop, and no descriptors except those that it was started with.
     """
     _load()
-    own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.setsid()  # signals that a terminal sends to its group are forwarded by the parent
-            _close_all_but(others.fileno())
-            code = _serve(others)
+            _close_all_but(other_end.fileno())
+            code = _serve(other_end)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(code)
-    others.close()
+    other_end.close()
     return Zygote(child, own)
 
 
 def _load() -> None:
+    """Load the program, and prepare its memory to be shared."""
     from activator.runtime.memory import FreedMemory
     from activator.workers import process
 
@@ -155,6 +156,7 @@ class ForkServer:
             return 0
 
     def _serve(self, selector: selectors.BaseSelector) -> bool:
+        """Process one request of the parent. Return False if the parent has ended."""
         data, descriptors, _, _ = socket.recv_fds(self._parent, REQUEST.size, 1, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
@@ -175,6 +177,7 @@ class ForkServer:
         return True
 
     def _become_worker(self, selector: selectors.BaseSelector, descriptor: int) -> None:
+        """Run the worker in the forked process, and exit."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -195,6 +198,7 @@ class ForkServer:
                 os._exit(code)
 
     def _reap(self) -> None:
+        """Report the workers that have ended."""
         while self._numbers:
             child, status = os.waitpid(-1, os.WNOHANG)
             if child == 0:

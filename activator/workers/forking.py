@@ -58,11 +58,11 @@ class Forking:
             self._process = zygote
             self._connect(zygote.socket)
             return
-        own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with others:
+        own, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "activator.workers.fork_server", str(others.fileno())],
-                pass_fds=[others.fileno()],
+                [sys.executable, "-m", "activator.workers.fork_server", str(other_end.fileno())],
+                pass_fds=[other_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
                 start_new_session=True,  # signals that a terminal sends to its group are forwarded by the parent

@@ -41,15 +41,16 @@ from activator.data_plane.stored_responses.messages import StoredResponsePart, S
 
 DecodeError = msgspec.DecodeError
 
-# The first word of each message of a packed frame. The numbers below count the words that follow it.
-_ABOUT: Final = 0  # the messages that follow; their epoch: 1; the next of the names: their key
-_WANT: Final = 1  # an ordinary one; the request: 1; the next of the times: how long it has waited
-_QUEUED: Final = 2  # the request, its number: 2
-_GRANTED: Final = 3  # the request, its number, the slot, flags: 4; two names: identity and address of the pod
-_RELEASED: Final = 4  # by a request that went well; the slot: 1; the next of the times: the latency
-_FAILED: Final = 5  # the same by one that did not
-_OTHER: Final = 6  # the next of the others: 0
+# The first word of each message of a packed frame; behind it, the words that follow, and its items in the other lists.
+_ABOUT: Final = 0  # begins the messages of one epoch and key. Words: epoch; names: key
+_WANT: Final = 1  # an ordinary `Want`. Words: request; times: how long it has waited
+_QUEUED: Final = 2  # Words: request, number
+_GRANTED: Final = 3  # Words: request, number, slot, flags; names: identity and address of the pod
+_RELEASED: Final = 4  # a `Released` that succeeded. Words: slot; times: latency
+_FAILED: Final = 5  # a `Released` that did not succeed: as _RELEASED
+_OTHER: Final = 6  # any other message. Others: the message in plain form
 
+# The flags of _GRANTED.
 _LENDS: Final = 1
 _TRIAL: Final = 2
 
@@ -149,57 +150,58 @@ def unpack(data: bytes | memoryview) -> list[Any]:
 
 
 def _unpacked(words: list[int], times: list[float], names: list[str], others: list[list[Any]]) -> list[Any]:
-    found: list[Any] = []
+    """Return the messages of a packed frame's four lists. Raises DecodeError, IndexError or OverflowError."""
+    messages: list[Any] = []
     epoch: int = 0
     key: str = ""
-    at: i64 = 0
+    pos: i64 = 0
     time: i64 = 0
     name: i64 = 0
     other: i64 = 0
     count: i64 = len(words)
-    while at < count:
-        what = words[at]
-        if what in (_RELEASED, _FAILED):
-            found.append(Released(epoch, key, words[at + 1], times[time], what == _RELEASED))
+    while pos < count:
+        kind = words[pos]
+        if kind in (_RELEASED, _FAILED):
+            messages.append(Released(epoch, key, words[pos + 1], times[time], kind == _RELEASED))
             time += 1
-            at += 2
-        elif what == _GRANTED:
-            flags = words[at + 4]
+            pos += 2
+        elif kind == _GRANTED:
+            flags = words[pos + 4]
             lends = flags & _LENDS != 0
             trial = flags & _TRIAL != 0
             granted = Granted(
                 epoch,
                 key,
-                words[at + 1],
-                words[at + 2],
-                words[at + 3],
+                words[pos + 1],
+                words[pos + 2],
+                words[pos + 3],
                 names[name],
                 names[name + 1],
                 lends,
                 trial,
             )
-            found.append(granted)
+            messages.append(granted)
             name += 2
-            at += 5
-        elif what == _QUEUED:
-            found.append(Queued(epoch, key, words[at + 1], words[at + 2]))
-            at += 3
-        elif what == _WANT:
-            found.append(Want(epoch, key, WaitingRequest(words[at + 1], 0, times[time])))
+            pos += 5
+        elif kind == _QUEUED:
+            messages.append(Queued(epoch, key, words[pos + 1], words[pos + 2]))
+            pos += 3
+        elif kind == _WANT:
+            messages.append(Want(epoch, key, WaitingRequest(words[pos + 1], 0, times[time])))
             time += 1
-            at += 2
-        elif what == _ABOUT:
-            epoch = words[at + 1]
+            pos += 2
+        elif kind == _ABOUT:
+            epoch = words[pos + 1]
             key = names[name]
             name += 1
-            at += 2
-        elif what == _OTHER:
-            found.append(made(others[other]))
+            pos += 2
+        elif kind == _OTHER:
+            messages.append(message_of(others[other]))
             other += 1
-            at += 1
+            pos += 1
         else:
-            raise DecodeError(f"a message of kind {what}")
-    return found
+            raise DecodeError(f"a message of kind {kind}")
+    return messages
 
 
 # --- between replicas -----------------------------------------------------------------------------------------------
@@ -213,7 +215,7 @@ def encode(batch: list[Any]) -> bytes:
 def decode(data: bytes | memoryview) -> list[Any]:
     """Return the messages of a plain frame. Raises DecodeError."""
     frame: list[list[Any]] = _PLAIN.decode(data)
-    return [made(one) for one in frame]
+    return [message_of(one) for one in frame]
 
 
 def plain(message: Plain) -> list[Any]:
@@ -222,12 +224,13 @@ def plain(message: Plain) -> list[Any]:
 
 
 def _plain_field(field: object) -> Any:
+    """Return a field in which messages and tuples are lists."""
     if isinstance(field, tuple):
         return [_plain_field(one) for one in field]
     return field.fields() if isinstance(field, Plain) else field
 
 
-def made(parts: list[Any]) -> Any:
+def message_of(parts: list[Any]) -> Any:
     """Return the message of a list of its name and its fields. Raises DecodeError."""
     name: str = parts[0] if parts and isinstance(parts[0], str) else ""
     shape = _SHAPES.get(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Inspection(ABC):
-    """The interface to these queries. A worker is named by its place."""
+    """The admin port's queries about workers. A worker is named by its place."""
 
     @abstractmethod
     async def gather_snapshot(self) -> None:

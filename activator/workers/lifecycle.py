@@ -105,11 +105,11 @@ class WorkerLifecycle(ForkListener):
         self._forking.start()
         for place in self.places:
             self._start(place)
-        first = [place.worker for place in self.places if place.worker is not None]
-        if len(first) < len(self.places):
+        workers = [place.worker for place in self.places if place.worker is not None]
+        if len(workers) < len(self.places):
             raise StartError("not all workers could be started; see the preceding errors")
         until_s = self._now() + WORKER_START_S
-        for worker in first:
+        for worker in workers:
             while not worker.begun.is_set():
                 if worker.ended.is_set():
                     raise StartError(f"worker {worker.place} could not start; see its error above")
@@ -142,21 +142,21 @@ class WorkerLifecycle(ForkListener):
         prepared = []
         with ExitStack() as undo:
             for worker in self.taking_part():
-                own, others = pair()
+                own, other_end = pair()
                 undo.callback(own.close)
-                undo.callback(others.close)
+                undo.callback(other_end.close)
                 pipe = [os.dup(reaper)] if reaper >= 0 and not worker.is_former else []
                 pidfd = os.dup(worker.pidfd)
                 for descriptor in (*pipe, pidfd):
                     undo.callback(os.close, descriptor)
                 group = os.getpgid(worker.process)
                 prepared.append(
-                    (worker, others, pipe, ReleasedWorker(worker.number, worker.process, group, own, pidfd))
+                    (worker, other_end, pipe, ReleasedWorker(worker.number, worker.process, group, own, pidfd))
                 )
             undo.pop_all()
         self.is_ending = self._is_released = True
-        for worker, others, pipe, _ in prepared:
-            worker.send(Rewire(), [others.detach(), *pipe])
+        for worker, other_end, pipe, _ in prepared:
+            worker.send(Rewire(), [other_end.detach(), *pipe])
         workers = [worker for worker, *_ in prepared]
         until_s = self._now() + RELEASE_S
         for worker in list(self.by_number.values()):
@@ -198,16 +198,16 @@ class WorkerLifecycle(ForkListener):
         """Register that the worker has reported `WorkerStarted`."""
         worker.is_ready = True
         worker.joined.set()
-        self._take_in(worker)
+        self._begin_if_complete(worker)
 
     def watch(self) -> None:
         """Kill the workers that hang. Pauses of this process do not count as silence of theirs."""
         stall_s = float(self.config.limits.worker_stall)
         now_s = self._now()
-        lost_s = max(now_s - self._watched_s - 2.0 * WORKER_WATCH_S, 0.0)
+        paused_s = max(now_s - self._watched_s - 2.0 * WORKER_WATCH_S, 0.0)
         self._watched_s = now_s
         for worker in list(self.by_number.values()):
-            worker.silent_since_s += lost_s
+            worker.silent_since_s += paused_s
             limit_s = stall_s if worker.begun.is_set() else max(stall_s, WORKER_START_S)
             if limit_s > 0.0 and now_s - worker.silent_since_s > limit_s and not worker.is_killed:
                 log.error("worker %d has sent nothing for %.1f s and is killed", worker.place, limit_s)
@@ -224,7 +224,7 @@ class WorkerLifecycle(ForkListener):
             return
         worker.forked(process, pidfd)
         self._loop.add_reader(pidfd, self._ended, worker)
-        self._take_in(worker)
+        self._begin_if_complete(worker)
 
     def not_forked(self, number: int, reason: str) -> None:
         worker = self.by_number.get(number)
@@ -246,6 +246,7 @@ class WorkerLifecycle(ForkListener):
     # --- internal ---
 
     def _start(self, place: WorkerSlot) -> None:
+        """Start a worker at this place, now or after RETRY_S."""
         try:
             self._fork(place)
         except OSError as error:  # no descriptors, or the fork server is just ending
@@ -255,22 +256,22 @@ class WorkerLifecycle(ForkListener):
 
     def _fork(self, place: WorkerSlot) -> None:
         """Ask the fork server for a worker at this place. Raises OSError."""
-        own, others = pair()
+        own, other_end = pair()
         number = self.last_number + 1
         try:
-            self._forking.fork(number, others)
+            self._forking.fork(number, other_end)
         except OSError:
             own.close()
             raise
         finally:
-            others.close()
+            other_end.close()
         self.last_number = number
         member = worker_number(self.replica, number) if self.replica else number
         worker = WorkerProcess(number, member, place.index, self._now())
         place.worker = self.by_number[number] = worker
         self._connect(worker, own)
-        first = first_slot(os.urandom) if self.replica else 0
-        worker.send(StartWorker(member, place.index, self.config, self._rng.below(1 << 30), self._log_level, first))
+        slot = first_slot(os.urandom) if self.replica else 0
+        worker.send(StartWorker(member, place.index, self.config, self._rng.below(1 << 30), self._log_level, slot))
 
     def _connect(self, worker: WorkerProcess, sock: socket.socket) -> None:
         worker.wire = Wire(
@@ -296,7 +297,7 @@ class WorkerLifecycle(ForkListener):
         worker.silent_since_s = self._now()
         self._listener.received(worker, data)
 
-    def _take_in(self, worker: WorkerProcess) -> None:
+    def _begin_if_complete(self, worker: WorkerProcess) -> None:
         """Add the worker to those that take part, if it is ready and its pidfd is known (rule 1)."""
         if not worker.is_ready or worker.pidfd < 0 or worker.begun.is_set():
             return
@@ -304,6 +305,7 @@ class WorkerLifecycle(ForkListener):
         self._listener.begun(worker)
 
     def _ended(self, worker: WorkerProcess) -> None:
+        """Clean up after a worker that has ended, and replace it."""
         if worker.ended.is_set():
             return
         if worker.pidfd >= 0:
@@ -322,6 +324,7 @@ class WorkerLifecycle(ForkListener):
             self._replace(place, worker)
 
     def _replace(self, place: WorkerSlot, former: WorkerProcess) -> None:
+        """Start the next worker of a place, later if several have ended soon after their start."""
         now_s = self._now()
         place.restarts_total += 1
         lived_s = now_s - former.started_s

@@ -119,6 +119,7 @@ class Peers:
     # --- internal ---
 
     def _received(self, link: _Link, data: memoryview) -> None:
+        """Process a frame of messages; a malformed one ends the link."""
         try:
             messages = decode(data) if link.is_sealed else unpack(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -138,6 +139,7 @@ class Peers:
                 self._failed(error)
 
     def _dispatch(self, worker: int, message: Any) -> None:
+        """Pass a message to its receiver, and record it."""
         if isinstance(message, MemberMessage):
             if self.recorder is not None:
                 self.recorder.received(worker, message)
@@ -153,6 +155,7 @@ class Peers:
             self.quotas.receive(worker, message)
 
     def _lost(self, link: _Link) -> None:
+        """Report a link that has ended."""
         if self._links.get(link.number) is link:  # else another link has replaced it
             self._end(link.number)
             self._unlinked(link.number)

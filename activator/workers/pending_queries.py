@@ -17,19 +17,20 @@ class _PendingQuery:
     """A query to several workers, with those that have not answered yet."""
 
     def __init__(self, workers: Iterable[int]) -> None:
-        self.open = set(workers)
+        self.unanswered = set(workers)
         self.result: Answer | None = None
         self.answered = asyncio.Event()
-        self.answer(0)
+        self.answer(0)  # without workers, all have answered
 
     def answer(self, worker: int) -> None:
-        self.open.discard(worker)
-        if not self.open:
+        """Stop waiting for this worker."""
+        self.unanswered.discard(worker)
+        if not self.unanswered:
             self.answered.set()
 
 
 class PendingQueries:
-    """The queries that have not been answered yet."""
+    """The queries that have not been answered yet. `make(query)` returns the message of a query with this number."""
 
     def __init__(self) -> None:
         self._pending: dict[int, _PendingQuery] = {}

@@ -317,7 +317,7 @@ class WorkerPool(Workers, WorkerListener):
     def received(self, worker: WorkerProcess, data: memoryview) -> None:
         for message in from_worker(data):
             try:
-                self._act(worker, message)
+                self._process(worker, message)
             except Exception as error:
                 self.failed(worker, error)
 
@@ -357,7 +357,7 @@ class WorkerPool(Workers, WorkerListener):
             self._lifecycle.end_former(worker)
             self._fan_out.receive(worker.number, message)
 
-    def _act(self, worker: WorkerProcess, message: FromWorker) -> None:
+    def _process(self, worker: WorkerProcess, message: FromWorker) -> None:
         if isinstance(message, WorkerAlive):
             return
         if isinstance(message, WorkerStarted):

@@ -13,7 +13,7 @@ from activator.workers.inspection import Inspection
 from activator.workers.lifecycle import WorkerLifecycle
 from activator.workers.messages import GetCapture, GetProfile, GetRequests, GetSnapshot, GetTasks, ToWorker
 from activator.workers.pending_queries import GATHER_S, PendingQueries
-from activator.workers.snapshots import together
+from activator.workers.snapshots import merged
 from activator.workers.worker_process import WorkerProcess, WorkerSlot
 
 PROFILE_SLACK_S: Final = 5.0  # time for the answer after the length of the profile
@@ -34,10 +34,10 @@ class PoolInspection(Inspection):
         by_place = {worker.place: worker.snapshot for worker in self._lifecycle.taking_part()}
         if only:
             by_place = {place: {only: shown[only]} for place, shown in by_place.items() if only in shown}
-        return together(by_place)
+        return merged(by_place)
 
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
-        worker = self._at(place)
+        worker = self._worker_at(place)
         if not await self._queries.query_all([worker], GetSnapshot, GATHER_S):
             raise NoWorkerError(f"worker {place} does not answer")
         return worker.snapshot
@@ -60,14 +60,16 @@ class PoolInspection(Inspection):
         return await self._answer_of(place, lambda number: GetProfile(number, seconds), seconds + PROFILE_SLACK_S)
 
     async def _answer_of(self, place: int, make: Callable[[int], ToWorker], limit_s: float) -> Any:
-        answer = await self._queries.query(self._at(place), make, limit_s)
+        """Return the answer of one worker. Raises NoWorkerError, or ProfilerBusyError with the problem."""
+        answer = await self._queries.query(self._worker_at(place), make, limit_s)
         if answer is None:
             raise NoWorkerError(f"worker {place} does not answer")
         if answer.problem:
             raise ProfilerBusyError(answer.problem)
         return answer.data
 
-    def _at(self, place: int) -> WorkerProcess:
+    def _worker_at(self, place: int) -> WorkerProcess:
+        """Return the worker of a place. Raises NoWorkerError if it has none that takes part."""
         worker = self._lifecycle.places[place].worker if 0 <= place < len(self._lifecycle.places) else None
         if worker is None or not worker.begun.is_set():
             raise NoWorkerError(f"there is no worker {place} now: 0 to {len(self._lifecycle.places) - 1}")

@@ -136,7 +136,7 @@ class Worker:
         """Send a message at the end of this turn."""
         if self._is_orphan:
             if isinstance(message, Drained):
-                self._leave(EXIT_ENDED if message.finished else EXIT_ORPHANED)
+                self._exit_with(EXIT_ENDED if message.finished else EXIT_ORPHANED)
             return
         if not self._outgoing:
             self._loop.call_soon(self._flush)
@@ -147,6 +147,7 @@ class Worker:
         self._wire.send_now(encode(outgoing))
 
     def _orphaned(self) -> None:
+        """Exit because the parent has ended; a worker that may outlive it first finishes its requests."""
         if not self._may_outlive or self._serving is None:
             os._exit(EXIT_ORPHANED)
         self._is_orphan = True
@@ -170,6 +171,7 @@ class Worker:
         return wire
 
     def _received(self, data: memoryview, descriptors: list[int]) -> None:
+        """Process the messages of a frame; `descriptors` are those of all its messages, in order."""
         given = deque(descriptors)
         effects: list[Effect] = []
         for message in to_worker(data):
@@ -180,22 +182,22 @@ class Worker:
                 self._apply(effects)
                 effects = []
             try:
-                self._act(message, given)
+                self._process(message, given)
             except Exception as error:
                 self._failed(error)
         if effects:
             self._apply(effects)
 
     def _apply(self, effects: list[Effect]) -> None:
-        assert self._serving is not None, "effects before Begin"
+        assert self._serving is not None, "effects before StartWorker"
         self._serving.data.apply(effects)
 
-    def _act(self, message: ToWorker, given: deque[int]) -> None:
+    def _process(self, message: ToWorker, given: deque[int]) -> None:
         if isinstance(message, StartWorker):
             self._begin(message)
             return
         serving = self._serving
-        assert serving is not None, "Begin comes first"
+        assert serving is not None, "StartWorker comes first"
         if type(message) in _COMMANDS:
             serving.data.execute(message)  # type: ignore[arg-type]
         elif isinstance(message, Members):
@@ -206,8 +208,8 @@ class Worker:
         elif isinstance(message, AllowGrants):
             serving.allow_grants(message.allowed)
         elif isinstance(message, Listen):
-            comes = [socket.socket(fileno=given.popleft()) for one in message.sockets if one.comes]
-            self._tasks.start("listeners", serving.listen(message, deque(comes)))
+            new_sockets = [socket.socket(fileno=given.popleft()) for one in message.sockets if one.comes]
+            self._tasks.start("listeners", serving.listen(message, deque(new_sockets)))
         elif isinstance(message, CheckCertificates):
             serving.check_certificates()
         elif isinstance(message, Reconfigure):
@@ -255,11 +257,12 @@ class Worker:
             self._tasks.start("profile", self._profile(message))
 
     def _begin(self, message: StartWorker) -> None:
+        """Make the data plane, or exit if it cannot start."""
         try:
             self._serving = make_serving(message, self, self._tasks)
         except StartError as error:
             log.critical("%s", error)
-            self._leave(EXIT_NOT_STARTED)
+            self._exit_with(EXIT_NOT_STARTED)
             return
         self._tasks.repeat("alive", ALIVE_INTERVAL_S, lambda: self.send(WorkerAlive()))
         self._tasks.repeat("log", LOG_WINDOW_S, self._serving.telemetry.sweep)
@@ -268,7 +271,7 @@ class Worker:
 
     async def _end(self, serving: Serving) -> None:
         serving.telemetry.close()
-        self._leave(EXIT_ENDED)
+        self._exit_with(EXIT_ENDED)
 
     async def _profile(self, message: GetProfile) -> None:
         try:
@@ -277,7 +280,8 @@ class Worker:
             answer = Answer(message.query, None, "a profile is being taken already")
         self.send(answer)
 
-    def _leave(self, code: int) -> None:
+    def _exit_with(self, code: int) -> None:
+        """End the program with this exit code, unless it already ends."""
         if not self.ended.done():
             self.ended.set_result(code)
 
@@ -317,7 +321,7 @@ class Serving:
         self._server = server
         self.counter: RequestCounter | None = None  # set once Knative's metrics have been on
         self._listening: dict[int, ListeningSocket] = {}
-        self._turn = asyncio.Lock()
+        self._listen_lock = asyncio.Lock()
         self._reported: dict[int, tuple[int, int]] = {}  # last reported counts of idle revisions, by incarnation
 
     def adopt(self, message: Members) -> None:
@@ -335,12 +339,12 @@ class Serving:
 
     # --- listening sockets ---
 
-    async def listen(self, message: Listen, comes: deque[socket.socket]) -> None:
+    async def listen(self, message: Listen, new_sockets: deque[socket.socket]) -> None:
         """Open the new sockets, then close those that are not named."""
-        async with self._turn:
+        async with self._listen_lock:
             for given in message.sockets:
                 if given.comes:
-                    await self._open(given.number, given.wanted, comes.popleft())
+                    await self._open(given.number, given.wanted, new_sockets.popleft())
             named = {given.number for given in message.sockets}
             for number in [number for number in self._listening if number not in named]:
                 self._server.close(self._listening.pop(number))
@@ -396,6 +400,7 @@ class Serving:
             await pause(0.0)
 
     def _revisions(self, everything: bool) -> Iterator[RevisionStatistics]:
+        """Yield all statistics, or those that may differ from the last report."""
         known, self._reported = self._reported, {}
         for throttler in self.data.throttlers():
             incarnation = throttler.incarnation
@@ -408,7 +413,7 @@ class Serving:
 
 
 def make_serving(begin: StartWorker, worker: Worker, tasks: TaskGroupOwner) -> Serving:
-    """Return what a worker begins with. Raises StartError if spans cannot be sent as configured."""
+    """Make a worker's data plane, links and telemetry. Raises StartError if spans cannot be sent as configured."""
     loop = asyncio.get_running_loop()
     now = time.monotonic
     rng = Rng(begin.seed)

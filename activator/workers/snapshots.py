@@ -15,43 +15,44 @@ _SLOT_SUMS: Final = ("responses", "errors", "first_byte_total_s")
 _BY_REASON: Final = ("failed", "retries")
 
 
-def together(by_worker: dict[int, dict[str, Shown]]) -> dict[str, Shown]:
+def merged(by_worker: dict[int, dict[str, Shown]]) -> dict[str, Shown]:
     """Return all revisions by key. The field `workers` has the requests of each worker."""
     found: dict[str, list[tuple[int, Shown]]] = {}
     for worker, revisions in by_worker.items():
         for key, shown in revisions.items():
             found.setdefault(key, []).append((worker, shown))
-    return {key: _together(parts) for key, parts in found.items()}
+    return {key: _merged(parts) for key, parts in found.items()}
 
 
-def _together(parts: list[tuple[int, Shown]]) -> Shown:
+def _merged(parts: list[tuple[int, Shown]]) -> Shown:
+    """Return one revision from its snapshots, each with its worker."""
     shown = [part for _, part in parts]
-    made: Shown = {**shown[0]}
+    merged_revision: Shown = {**shown[0]}
     for name in _SUMS:
-        made[name] = sum(one[name] for one in shown)
+        merged_revision[name] = sum(one[name] for one in shown)
     for name in _BY_REASON:
-        made[name] = _sums([one[name] for one in shown])
-    made["owner"] = any(one["owner"] for one in shown)
-    made["capacity"] = max(one["capacity"] for one in shown)
-    made["failure"] = next((one["failure"] for one in shown if one["failure"]), None)
-    made["waits_for"] = next((one["waits_for"] for one in shown if one["waits_for"]), "")
-    made["queue"] = {**shown[0]["queue"]}
+        merged_revision[name] = _sums([one[name] for one in shown])
+    merged_revision["owner"] = any(one["owner"] for one in shown)
+    merged_revision["capacity"] = max(one["capacity"] for one in shown)
+    merged_revision["failure"] = next((one["failure"] for one in shown if one["failure"]), None)
+    merged_revision["waits_for"] = next((one["waits_for"] for one in shown if one["waits_for"]), "")
+    merged_revision["queue"] = {**shown[0]["queue"]}
     for name in _QUEUE_SUMS:
-        made["queue"][name] = sum(one["queue"][name] for one in shown)
-    made["queue"]["retry_after_s"] = max(one["queue"]["retry_after_s"] for one in shown)
-    made["waiting_requests"] = _by_wait([one["waiting_requests"] for one in shown])
-    made["slots"] = _slots([one["slots"] for one in shown])
-    made["workers"] = [
+        merged_revision["queue"][name] = sum(one["queue"][name] for one in shown)
+    merged_revision["queue"]["retry_after_s"] = max(one["queue"]["retry_after_s"] for one in shown)
+    merged_revision["waiting_requests"] = _by_wait([one["waiting_requests"] for one in shown])
+    merged_revision["slots"] = _slots([one["slots"] for one in shown])
+    merged_revision["workers"] = [
         {"worker": worker, "requests": one["requests"], "in_flight": one["in_flight"], "queued": one["queued"]}
         for worker, one in parts
     ]
-    return made
+    return merged_revision
 
 
 def _by_wait(lists: list[list[Shown]]) -> list[Shown]:
     """Return the requests that have waited longest, as many as one worker reports."""
-    merged = sorted(chain.from_iterable(lists), key=lambda one: one["asked_s"])
-    return merged[:WAITING_SHOWN_MAX]
+    requests = sorted(chain.from_iterable(lists), key=lambda one: one["asked_s"])
+    return requests[:WAITING_SHOWN_MAX]
 
 
 def _slots(tables: list[list[Shown]]) -> list[Shown]:

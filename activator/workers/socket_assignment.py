@@ -55,10 +55,10 @@ class SocketAssignment:
             sent = {one.number for one in part}
             worker.given |= sent
             present = [one for one in sockets if one.number in worker.given]
-            named = tuple([SocketGiven(one.number, one.wanted, one.number in sent) for one in present])
+            listed = tuple([SocketGiven(one.number, one.wanted, one.number in sent) for one in present])
             worker.listens_awaited += 1
             worker.listening.clear()
-            worker.send(Listen(named), descriptors)
+            worker.send(Listen(listed), descriptors)
         worker.given &= numbers
 
 

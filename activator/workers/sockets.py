@@ -60,9 +60,9 @@ class SocketChange(NamedTuple):
 
     def discard(self) -> None:
         """Close the listeners that `plan` has opened, instead of making the change."""
-        stays = {listener.address for listener in self.leaving}
+        kept_addresses = {listener.address for listener in self.leaving}
         for listener in self.opened:
-            listener.close(listener.address not in stays)
+            listener.close(listener.address not in kept_addresses)
 
 
 class SharedSockets:
@@ -93,11 +93,11 @@ class SharedSockets:
     def change(self, change: SocketChange) -> None:
         """Make a planned change. Workers keep their own descriptors of sockets that are closed here."""
         self._listeners = [*(one for one in self._listeners if one not in change.leaving), *change.opened]
-        stays = {listener.address for listener in self._listeners}
+        kept_addresses = {listener.address for listener in self._listeners}
         for listener in change.opened:
             apply_access(listener.wanted)
         for listener in change.leaving:
-            listener.close(listener.address not in stays)
+            listener.close(listener.address not in kept_addresses)
 
     def of_places(self, places: Iterable[int]) -> list[PlacedSocket]:
         """Return all sockets of these places."""
@@ -121,6 +121,7 @@ class SharedSockets:
         return replaced
 
     def _open(self, wanted: str | Listener, leaving: list[SharedListener]) -> SharedListener:
+        """Open a listener, with the sockets of a leaving one of the same address if there is one. Raises StartError."""
         address = address_of_listener(wanted)
         certificate = ServerCertificate(wanted) if isinstance(wanted, Listener) and wanted.is_secure() else None
         for other in leaving:
@@ -131,6 +132,7 @@ class SharedSockets:
         return SharedListener(wanted, self._placed(wanted, self._bind(address, access)), certificate)
 
     def _bind(self, address: str, access: SocketAccess) -> list[socket.socket]:
+        """Return a socket for each place, inherited or bound. Raises StartError."""
         given = inherited(address)
         if given:
             return self._for_places(address, given)

@@ -60,6 +60,7 @@ def _least(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
 
 
 def _sum(one: Any, other: Any, is_greatest: bool) -> Any:
+    """Return the sum of two values of a field, or the greater one."""
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, Distribution):

@@ -71,6 +71,7 @@ class WorkerMembers:
 
 
 def _name_of(worker: WorkerProcess, replica: int) -> MemberName:
+    """Return the name of a worker as a member of this replica."""
     place = worker_place(seat_of(replica), worker.place)
     try:
         started = started_at(worker.process)

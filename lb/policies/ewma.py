@@ -74,11 +74,11 @@ class Ewma(Policy):
         if self.typical_s == 0.0:
             self.typical_s = latency_s
         self.typical_s += (latency_s - self.typical_s) * TYPICAL_SHARE
-        if latency_s >= known_s:  # a peak, or the first
+        if latency_s >= known_s:  # a peak, or the first response
             tracker.latency_s = latency_s
         else:
-            old: float = exp((tracker.latency_at_s - self._now_s) / TIME_CONSTANT_S)
-            tracker.latency_s = latency_s + (known_s - latency_s) * old
+            weight: float = exp((tracker.latency_at_s - self._now_s) / TIME_CONSTANT_S)
+            tracker.latency_s = latency_s + (known_s - latency_s) * weight
         tracker.latency_at_s = self._now_s
 
     def cost_s(self, tracker: PodTracker, now_s: float) -> float:
@@ -88,8 +88,8 @@ class Ewma(Policy):
             expected_s = FIRST_GUESS_S
         known_s = tracker.latency_s
         if known_s != 0.0:
-            fresh: float = exp((tracker.latency_at_s - now_s) / TIME_CONSTANT_S)
-            expected_s += (known_s - expected_s) * fresh
+            weight: float = exp((tracker.latency_at_s - now_s) / TIME_CONSTANT_S)
+            expected_s += (known_s - expected_s) * weight
         return expected_s * float(tracker.in_flight + tracker.elsewhere + 1)
 
 

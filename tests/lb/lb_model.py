@@ -334,7 +334,7 @@ class TableMachine(RuleBasedStateMachine):
         assert table.holes + table.trailing == len(empty)
         assert table.trailing == self.length - (max(self.pods, default=-1) + 1)
         assert table.fragmentation == (len(empty) / self.length if self.length else 0.0)
-        assert (table.trims, table.late_releases, table.tables_full) == (self.trims, self.late, self.full)
+        assert (table.trims, table.late_releases, table.times_full) == (self.trims, self.late, self.full)
         assert table.in_flight == sum(pod.in_flight for pod in self.pods.values())
         assert table.room == sum(pod.has_room() for pod in self.pods.values())
         assert table.capacity == sum(pod.capacity() for pod in self.pods.values())

@@ -49,9 +49,9 @@ def test_unknown_scale_doubles_in_place() -> None:
 def test_known_scale_grows_by_a_block_when_all_slots_are_held_and_refuses_at_the_maximum() -> None:
     table = make_table(max_scale=2, slots_max=70)
     fill(table, 70)
-    assert (table.capacity_slots, table.grown, table.tables_full) == (70, 2, 0)
+    assert (table.capacity_slots, table.grown, table.times_full) == (70, 2, 0)
     assert table.add("late", "10.0.0.1:99", 1, READY) is None
-    assert table.tables_full == 1
+    assert table.times_full == 1
     table.free(table.slots[11])
     late = table.add("late", "10.0.0.1:99", 1, READY)
     assert late is table.slots[11]
@@ -114,7 +114,7 @@ def test_the_largest_table() -> None:
     assert table.add("late", "10.9.9.9:99", 1, READY) is None
     for tracker in table.slots[10:]:
         table.free(tracker)
-    assert (table.capacity_slots, table.length, table.tables_full) == (64, 10, 1)
+    assert (table.capacity_slots, table.length, table.times_full) == (64, 10, 1)
     table.check_invariants()
 
 

@@ -34,25 +34,25 @@ ONE = PeerIdentity("edge", 1, 0, "10.0.0.1:8015", Process("machine", 1, 2))
 OTHER = PeerIdentity("edge", 2, 0, "10.0.0.2:8015", Process("machine", 3, 4))
 
 
-def dialer(key: bytes = KEY, party: PeerIdentity = ONE, expected: int = 0) -> HandshakeClient:
-    return HandshakeClient(key, party, 9, expected, os.urandom(32))
+def dialer(key: bytes = KEY, identity: PeerIdentity = ONE, expected: int = 0) -> HandshakeClient:
+    return HandshakeClient(key, identity, 9, expected, os.urandom(32))
 
 
 def shake(
     one: HandshakeClient,
     listener: HandshakeServer,
-    party: PeerIdentity = OTHER,
+    identity: PeerIdentity = OTHER,
     on_the_way: Callable[[str, bytes], bytes] = lambda _, frame: frame,
 ) -> tuple[SessionKeys, SessionKeys]:
     """Run the handshake; `on_the_way(name, frame)` is what arrives of a frame."""
     challenge = listener.take_opening(on_the_way("opening", one.opening), os.urandom(32))
     proof = one.take_challenge(on_the_way("challenge", challenge))
-    answer = listener.take_proof(on_the_way("proof", proof), party)
+    answer = listener.take_proof(on_the_way("proof", proof), identity)
     greeting = one.take_answer(on_the_way("answer", answer))
     greeted = listener.take_greeting(on_the_way("greeting", greeting))
     welcome, theirs = listener.welcome()
     other, ours = one.take_welcome(on_the_way("welcome", welcome))
-    assert (greeted.party, greeted.wanted) == (ONE, 9) and other == replace(party, data_plane=9)
+    assert (greeted.identity, greeted.wanted) == (ONE, 9) and other == replace(identity, data_plane=9)
     return ours, theirs
 
 

@@ -43,9 +43,9 @@ class Replica:
         self.errors: list[BaseException] = []
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
         self.address = ""
-        self.mesh = Mesh(key, group, self.party, self.accepts, self.met.append, time.monotonic, self.tasks)
+        self.mesh = Mesh(key, group, self.identity, self.accepts, self.met.append, time.monotonic, self.tasks)
 
-    def party(self, data_plane: int) -> PeerIdentity:
+    def identity(self, data_plane: int) -> PeerIdentity:
         return PeerIdentity("edge", self.number, data_plane, self.address, NOWHERE)
 
     def accepts(self, greeting: Greeting) -> None:
@@ -91,8 +91,8 @@ def test_two_that_have_the_key_talk() -> None:
         dialled = await two.mesh.dial(one.address, 7, 9)
         await until(lambda: bool(one.met))
         accepted = one.met.pop()
-        assert (accepted.own, accepted.party.data_plane, accepted.party.replica) == (9, 7, 2)
-        assert (dialled.own, dialled.party.data_plane, dialled.party.replica) == (7, 9, 1)
+        assert (accepted.own, accepted.identity.data_plane, accepted.identity.replica) == (9, 7, 2)
+        assert (dialled.own, dialled.identity.data_plane, dialled.identity.replica) == (7, 9, 1)
         assert dialled.is_dialled and not accepted.is_dialled
         heard: list[bytes] = []
         failed: list[Exception] = []

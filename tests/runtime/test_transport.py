@@ -15,10 +15,10 @@ from activator.runtime.transport import (
     KEEPALIVE_S,
     Transport,
     cut,
+    enable_keepalive,
     is_unix_socket,
     taken_bytes,
     unix_socket_state,
-    watch,
 )
 
 ESTABLISHED = 1
@@ -109,7 +109,7 @@ def test_cut(run: Callable[[Awaitable[None]], None], story: Story) -> None:
 
 
 async def a_peer_that_is_there_stays(transport: Transport, peer: socket.socket) -> None:
-    watch(transport)
+    enable_keepalive(transport)
     sock = transport.get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
@@ -121,7 +121,7 @@ async def a_peer_that_is_there_stays(transport: Transport, peer: socket.socket) 
 async def one_that_has_closed_is_no_matter(transport: Transport, peer: socket.socket) -> None:
     transport.abort()
     await asyncio.sleep(0.01)
-    watch(transport)
+    enable_keepalive(transport)
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from activator.workers.frames import made
+from activator.workers.frames import message_of
 from activator.workers.trace import LENGTH_BYTES, Adopted, Began, Ceased, Event, Linked, Received, Sent, Unlinked
 
 
@@ -28,7 +28,7 @@ AnyEvent = Adopted | Linked | Unlinked | Sent | Received | Began | Ceased | Used
 
 
 def _made(kind: type, said: Any) -> Any:
-    return made(said)
+    return message_of(said)
 
 
 _DECODER = msgspec.msgpack.Decoder(AnyEvent, dec_hook=_made)

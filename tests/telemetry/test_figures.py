@@ -313,7 +313,7 @@ def a_revision() -> Any:
             fragmentation=0.26,
             trims=27,
             grown=28,
-            tables_full=29,
+            times_full=29,
             late_releases=30,
             bad_picks=31,
         ),

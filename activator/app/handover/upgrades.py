@@ -207,7 +207,7 @@ class Upgrades:
     async def _hand_over(self) -> Successor:
         """Hand over to a new process. Raises UpgradeError."""
         app = self._app
-        if self.front is None and not self._manager.is_there():
+        if self.front is None and not self._manager.is_managed():
             try:
                 self.front = FrontLink()
             except OSError as error:

@@ -47,7 +47,7 @@ _DONE: Final = 4
 _SIZE_BEGUN_MAX: Final = 2**56 - 1  # one more digit, and the sum of any two sizes still stays below 2**63
 _EXTENSION_STARTS: Final = b"; \t"
 _ZERO: Final = 48
-_LOWER: Final = 32
+_LOWER: Final = 32  # the bit that lowers a letter
 _A: Final = 97
 
 
@@ -76,15 +76,15 @@ class ChunkTracker:
         self.spent: bool = False  # the last call stopped before the end of its data, at the boundary of a size line
         self._state: int = _SIZE
         self.cuts: list[tuple[int, int]] = []  # (start, stop): ranges of the last call's data that llhttp is not fed
-        self._line: bytes = b""  # the incomplete size line
-        self._digits: int = 0  # checked hexadecimal digits at the start of `_line`
+        self._partial_line: bytes = b""  # the incomplete size line
+        self._digits: int = 0  # checked hexadecimal digits at the start of `_partial_line`
         self._left: int = 0  # bytes still to come: the chunk's data, or the CRLF after it
         self._body: int = 0  # bytes of the body announced so far
         self.trailers: bytes = b""  # the trailer lines; once done, without the last, empty line except perhaps its CR
         self._trailers_begun: bool = False  # the trailer section is not just an empty line received in one piece
-        self._trailers: int = 0  # bytes of complete trailer lines
-        self._trailer: int = 0  # bytes of the incomplete trailer line
-        self._cr: bool = False  # the last byte of the trailers read was a CR
+        self._trailers_bytes: int = 0  # bytes of complete trailer lines
+        self._trailer_line_bytes: int = 0  # bytes of the incomplete trailer line
+        self._after_cr: bool = False  # the last byte of the trailers read was a CR
 
     def advance(self, data: bytes, pos: int) -> int:
         """Follow the body from `pos`. Return the position after the last byte that was followed."""
@@ -122,32 +122,33 @@ class ChunkTracker:
         return pos
 
     def _size_line(self, data: bytes, pos: int) -> int:
-        if self._line:
-            held = len(self._line)
-            line = self._line + data[pos : pos + self._overhead_max + 2]
-            end = line.find(b"\r\n", held - 1)
-            after = pos + end + 2 - held
+        """Follow a size line, or its part in `data`. Return the position after it, or the end of `data`."""
+        if self._partial_line:
+            held_bytes = len(self._partial_line)
+            line = self._partial_line + data[pos : pos + self._overhead_max + 2]
+            end = line.find(b"\r\n", held_bytes - 1)
+            next_pos = pos + end + 2 - held_bytes
             if end >= 0:
                 line = line[:end]
         else:
             end = end_of_line(data, pos, min(len(data), pos + self._overhead_max + 2))
-            after = end + 2
+            next_pos = end + 2
             line = data[pos:end] if end >= 0 else data[pos : pos + self._overhead_max + 2]
         # A CR at the end of an incomplete line is part of the line's end.
         if len(line) > self._overhead_max + (1 if end < 0 and line.endswith(b"\r") else 0):
             raise WireError(self._bad, "a chunk extension is too long")
-        line_pos = pos - len(self._line)
+        line_pos = pos - len(self._partial_line)
         if end < 0:
-            self._line = line
+            self._partial_line = line
             self._check_begun(line, line_pos, pos, len(data))
             return len(data)
-        self._line = b""
+        self._partial_line = b""
         self._digits = 0
         digits = self._begin_chunk(line)
         if digits < len(line):
             self._check_extension(line[digits:])
             self._cut(max(line_pos + digits, pos), line_pos + len(line))
-        return after
+        return next_pos
 
     def _check_begun(self, line: bytes, line_pos: int, pos: int, size: int) -> None:
         """Refuse an incomplete size line that cannot become valid, and cut its extension from what llhttp is fed."""
@@ -156,16 +157,17 @@ class ChunkTracker:
             digits += 1
         self._digits = digits
         rest = line[digits:]
-        ends = rest.endswith(b"\r")
-        if ends:
+        ends_in_cr = rest.endswith(b"\r")
+        if ends_in_cr:
             rest = rest[:-1]
-        if not digits and (rest or ends):
+        if not digits and (rest or ends_in_cr):
             raise WireError(self._bad, "a chunk size is not a number")
         if rest:
             self._check_extension_begun(rest)
-            self._cut(max(line_pos + digits, pos), size - 1 if ends else size)
+            self._cut(max(line_pos + digits, pos), size - 1 if ends_in_cr else size)
 
     def _check_extension_begun(self, rest: bytes) -> None:
+        """Refuse what follows the digits of a size line, perhaps incomplete, if it cannot be an extension."""
         if rest[0] not in _EXTENSION_STARTS:
             raise WireError(self._bad, "a chunk size is not a number")
         if b"\n" in rest or b"\r" in rest:
@@ -180,6 +182,7 @@ class ChunkTracker:
             raise WireError(self._bad, "a chunk extension is malformed")
 
     def _cut(self, start: int, stop: int) -> None:
+        """Record a range of the current data that llhttp is not fed."""
         if start < stop:
             self.cuts.append((start, stop))
 
@@ -213,8 +216,8 @@ class ChunkTracker:
 
     def _trailer_line(self, data: bytes, pos: int) -> int:
         """Follow one line of the trailer section, which ends at the first empty line. Return the position behind it."""
-        if self._cr:
-            self._cr = False
+        if self._after_cr:
+            self._after_cr = False
             if data[pos] == 10:
                 self._end_trailer_line(1)
                 return pos + 1
@@ -222,26 +225,29 @@ class ChunkTracker:
         if end >= 0:
             self._end_trailer_line(end + 2 - pos)
             return end + 2
-        self._trailer += len(data) - pos
-        self._check_trailers(self._trailer)
-        self._cr = data.endswith(b"\r")
+        self._trailer_line_bytes += len(data) - pos
+        self._check_trailers(self._trailer_line_bytes)
+        self._after_cr = data.endswith(b"\r")
         return len(data)
 
     def _end_trailer_line(self, size: int) -> None:
-        line = self._trailer + size
-        self._trailer = 0
-        self._trailers += line
+        """Count the last `size` bytes of a trailer line. An empty line ends the body."""
+        line = self._trailer_line_bytes + size
+        self._trailer_line_bytes = 0
+        self._trailers_bytes += line
         self._check_trailers(0)
         if line == 2:
             self.done = True
             self._state = _DONE
 
     def _check_trailers(self, begun: int) -> None:
-        if self._trailers + begun > self._trailers_max:
+        """Raise WireError if the complete lines and the `begun` bytes of another one exceed the limit."""
+        if self._trailers_bytes + begun > self._trailers_max:
             raise WireError(self._too_large, "the trailers are too large")
 
 
 def _hex_digit(byte: i64) -> i64:
+    """Return the value of a hexadecimal digit; -1 for any other byte."""
     if _ZERO <= byte <= _ZERO + 9:
         return byte - _ZERO
     letter = byte | _LOWER

@@ -110,6 +110,7 @@ def _kind_of_name(lowered: bytes) -> int:
 
 
 def _kind_with_t(data: bytes, start: i64, end: i64) -> i64:
+    """Return the kind of a field whose name begins with T."""
     if is_field(data, start, end, b"te"):
         return TE
     if is_field(data, start, end, b"traceparent"):
@@ -143,7 +144,7 @@ def is_internal(lowered: bytes) -> bool:
 
 
 def is_claim(lowered: bytes) -> bool:
-    """Return True if the name is a claim about the origin.
+    """Return True if a field of this name is a client's claim about its own origin.
 
     Underscores count as hyphens, because servers that pass fields as environment variables cannot distinguish the two.
     """
@@ -154,6 +155,7 @@ def is_claim(lowered: bytes) -> bool:
 
 
 def _kind_or_alias(data: bytes, start: i64, end: i64, kind: i64, name: bytes, alias: bytes) -> i64:
+    """Return `kind` if the field has `name`, ALIAS if it has `alias`, both of one length, otherwise ORDINARY."""
     size: i64 = len(name)
     if end - start <= size or data[start + size] != _COLON:
         return ORDINARY
@@ -163,6 +165,7 @@ def _kind_or_alias(data: bytes, start: i64, end: i64, kind: i64, name: bytes, al
 
 
 def _proxy_kind(data: bytes, start: i64, end: i64) -> i64:
+    """Return the kind of a field whose name begins with P."""
     if is_field(data, start, end, b"proxy-connection"):
         return PROXY_CONNECTION
     if is_field(data, start, end, b"proxy-authorization") or is_field(data, start, end, b"proxy-authenticate"):

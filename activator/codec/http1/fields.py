@@ -73,9 +73,9 @@ _FIELD_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-
 class FieldValidator:
     """The classified fields of one head; `read` discards the previous head."""
 
-    def __init__(self, bad: Reason, too_large: Reason, coding: Reason, fields_max: i64, takes_claims: bool) -> None:
+    def __init__(self, bad: Reason, too_large: Reason, coding: Reason, fields_max: i64, is_request: bool) -> None:
         self._bad = bad
-        self._takes_claims = takes_claims  # True for requests, False for responses
+        self._is_request = is_request  # False: responses
         self._too_large = too_large
         self._coding = coding  # the reason for an unsupported transfer coding
         self._fields_max = fields_max
@@ -127,7 +127,7 @@ class FieldValidator:
                 raise WireError(self._too_large, "too many header fields")
             if _FIRST_LETTERS >> (data[pos] & 31) & 1:
                 kind = kind_of(data, pos, end)
-                if kind != ORDINARY and not self._stays(kind, data[pos:end]):
+                if kind != ORDINARY and not self._record(kind, data[pos:end]):
                     if kept < pos - 2:
                         part = data[kept : pos - 2]
                         block = block + part if block else part
@@ -166,14 +166,14 @@ class FieldValidator:
         """Return the fields to forward."""
         block = self._block
         if self._named:
-            block = _chosen(block, set(self._named), False)
+            block = _filtered(block, set(self._named), False)
         if self._te_trailers:
             block += b"\r\nTE: trailers\r\nConnection: TE"
         return Fields(block)
 
     def named(self) -> bytes:
         """Return the fields that Connection names, as a block."""
-        return _chosen(self._block, set(self._named), True) if self._named else b""
+        return _filtered(self._block, set(self._named), True) if self._named else b""
 
     def claims(self) -> list[bytes]:
         """Return the lines about the request's origin, without those that Connection names."""
@@ -201,28 +201,28 @@ class FieldValidator:
         for pair in pairs_of(lines):
             lowered = pair[0].lower()
             if lowered in _PROTECTED or is_alias(lowered):
-                if self._takes_claims:
+                if self._is_request:
                     raise WireError(self._bad, "a framing field or Host in the trailers")
                 continue
-            if lowered in NOT_IN_TRAILERS or is_claim(lowered) or (self._takes_claims and is_internal(lowered)):
+            if lowered in NOT_IN_TRAILERS or is_claim(lowered) or (self._is_request and is_internal(lowered)):
                 continue
             kept.append(pair)
         return kept
 
     # --- internals ---
 
-    def _stays(self, kind: i64, line: bytes) -> bool:
+    def _record(self, kind: i64, line: bytes) -> bool:
         """Record the field's value. Return True if its line stays in the block."""
         if kind == HOST:
             self.hosts += 1
             self.host_line = line
             return True
         if kind == LENGTH:
-            self._length(line)
+            self._read_length(line)
         elif kind == CONNECTION:
-            self._connection(line)
+            self._read_connection(line)
         elif kind == CODING:
-            self._transfer_coding(line)
+            self._read_coding(line)
         elif kind == UPGRADE:
             value = value_of(line)
             self.protocols = self.protocols + b"," + value if self.protocols else value
@@ -232,9 +232,9 @@ class FieldValidator:
         elif kind == PROXY_CONNECTION:
             self.proxy_connection = True
         elif kind == CLAIM:
-            return self._claim(line)
+            return self._record_claim(line)
         elif kind == KEEP_ALIVE:
-            self._keep_alive(line)
+            self._read_keep_alive(line)
         elif kind == TRACE:
             self.traceparent = self.traceparent + b", " + line if self.traceparent else line
             return True
@@ -245,14 +245,16 @@ class FieldValidator:
             raise WireError(self._bad, "a field name that may be taken for a framing field")
         return False
 
-    def _claim(self, line: bytes) -> bool:
-        if self._takes_claims:
+    def _record_claim(self, line: bytes) -> bool:
+        """Keep a request's claim for `claims`. Return True if the line stays in the block, as in a response."""
+        if self._is_request:
             self._claims.append(line)
-        return not self._takes_claims
+        return not self._is_request
 
-    def _length(self, line: bytes) -> None:
+    def _read_length(self, line: bytes) -> None:
+        """Read Content-Length. Raises WireError if it is invalid, or if a request repeats it."""
         if self.content_length >= 0:
-            self._length_again(value_of(line))
+            self._read_length_again(value_of(line))
             return
         # The usual spelling is parsed byte by byte: 20 ns, where strip, isdigit and int take 200.
         size: i64 = len(line)
@@ -272,23 +274,23 @@ class FieldValidator:
                 self.content_length = length
                 return
         digits = value_of(line)
-        if b"," in digits and not self._takes_claims:
+        if b"," in digits and not self._is_request:
             digits, _, others = digits.partition(b",")
             digits = digits.strip(b" \t")
-            self.content_length = _length_of(digits, self._bad)
-            self._length_again(others)
+            self.content_length = _parse_length(digits, self._bad)
+            self._read_length_again(others)
             return
-        self.content_length = _length_of(digits, self._bad)
+        self.content_length = _parse_length(digits, self._bad)
 
-    def _length_again(self, value: bytes) -> None:
+    def _read_length_again(self, value: bytes) -> None:
         """Accept repeated equal lengths (RFC 9112 6.3), but only in responses, where old servers send them."""
-        if self._takes_claims or any(
-            _length_of(one.strip(b" \t"), self._bad) != self.content_length for one in value.split(b",")
+        if self._is_request or any(
+            _parse_length(one.strip(b" \t"), self._bad) != self.content_length for one in value.split(b",")
         ):
             raise WireError(self._bad, "Content-Length more than once")
         self.length_repeated = True
 
-    def _transfer_coding(self, line: bytes) -> None:
+    def _read_coding(self, line: bytes) -> None:
         """Accept exactly one `chunked`: recipients differ on which coding of a list is the last."""
         value = value_of(line).lower()
         if self.chunked:
@@ -301,14 +303,15 @@ class FieldValidator:
             self._other_coding = True
         self.chunked = True
 
-    def _keep_alive(self, line: bytes) -> None:
+    def _read_keep_alive(self, line: bytes) -> None:
         """Read the timeout of `timeout=5, max=100`: not standardised, but used by Node, Apache and others."""
         for token in tokens(value_of(line)):
             name, _, seconds = token.partition(b"=")
             if name == b"timeout" and seconds.isdigit() and len(seconds) < _LENGTH_DIGITS_NATIVE:
                 self.keep_alive_s = float(int(seconds))
 
-    def _connection(self, line: bytes) -> None:
+    def _read_connection(self, line: bytes) -> None:
+        """Read Connection. Raises WireError if it names a protected field."""
         if line == b"Connection: keep-alive":
             self.has_keep_alive = True
             return
@@ -353,7 +356,8 @@ def internal_names(head: RequestHead) -> frozenset[bytes]:
     return frozenset([name for line in lines if is_internal(name := line.partition(b":")[0].lower())])
 
 
-def _length_of(digits: bytes, bad: Reason) -> int:
+def _parse_length(digits: bytes, bad: Reason) -> int:
+    """Return the length, at most _LENGTH_MAX. Raises WireError if it is no such number."""
     if not digits.isdigit() or len(digits) > _LENGTH_DIGITS_MAX or int(digits) > _LENGTH_MAX:
         raise WireError(bad, "Content-Length is not a length")
     return int(digits)
@@ -363,13 +367,14 @@ def _is_coding(text: bytes) -> bool:
     return text.isalnum()
 
 
-def _chosen(block: bytes, names: set[bytes], named: bool) -> bytes:
-    """Return the fields with these names if `named`, otherwise all others, as a block."""
-    kept = [line for line in block.split(b"\r\n")[1:] if (line.partition(b":")[0].lower() in names) is named]
+def _filtered(block: bytes, names: set[bytes], keep: bool) -> bytes:
+    """Return the fields with these names if `keep`, otherwise all others, as a block."""
+    kept = [line for line in block.split(b"\r\n")[1:] if (line.partition(b":")[0].lower() in names) is keep]
     return b"".join([b"\r\n" + line for line in kept])
 
 
 def value_of(line: bytes) -> bytes:
+    """Return the value of a field line, without surrounding whitespace."""
     return line.partition(b":")[2].strip(b" \t")
 
 

@@ -37,7 +37,7 @@ from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
 TRAILERS_BYTES_MAX: Final = 8 * KIB
-SEEN_BYTES_MAX: Final = 2 * KIB  # the longest head that is kept to recognise the next one by it
+LAST_HEAD_BYTES_MAX: Final = 2 * KIB  # the longest head that is kept to recognise the next one by it
 
 HEAD: Final = 0
 LENGTH: Final = 1
@@ -62,7 +62,7 @@ class MessageParser:
         fields_max: int,
         blank_max: int,
         chunks: ChunkTracker,
-        takes_claims: bool,
+        is_request: bool,
         streams_bytes: bool,
     ) -> None:
         self._bad = bad
@@ -71,7 +71,7 @@ class MessageParser:
         self._head_max = head_max
         self._blank_max = blank_max  # bytes of empty lines before a head
         self._line_ends_max = fields_max + 2  # per head: of the first line, the fields and the empty line
-        self._fields = FieldValidator(bad, too_large, coding, fields_max, takes_claims)
+        self._fields = FieldValidator(bad, too_large, coding, fields_max, is_request)
         self._delivery = Delivery()
         self._chunks = chunks
         self._grammar: Grammar = self._new_grammar()
@@ -88,8 +88,8 @@ class MessageParser:
         self._kept: bytes = b""
         self._kept_from: int = 0  # offset of the unparsed rest
         # The last head, if one with the same bytes would mean the same; `_fields` holds its fields.
-        self._seen: bytes = b""
-        self._seen_line_end: int = 0
+        self._last_head: bytes = b""
+        self._last_line_end: int = 0
         # The incomplete head.
         self._begun: bytearray = bytearray()
         self._fed: int = 0  # how many of these bytes llhttp was fed; 0 until the first line is checked
@@ -221,6 +221,7 @@ class MessageParser:
         return pos
 
     def _read_head(self, data: bytes, pos: int) -> int:
+        """Read a head, or its part in `data`. Return the position after it, or the end of `data`."""
         if self.in_head:
             return self._read_head_piece(data, pos)
         if self._blank_begun or data[pos] <= 13:
@@ -229,12 +230,12 @@ class MessageParser:
                 return pos
         self._blank_bytes = 0
         self.in_message = True
-        seen = self._seen
-        if seen:
-            end = self._read_again(data, pos, seen)
+        last_head = self._last_head
+        if last_head:
+            end = self._read_again(data, pos, last_head)
             if end >= 0:
                 return end
-            self._seen = b""
+            self._last_head = b""
         self.in_head = True
         if self._grammar_used:
             self._grammar = self._new_grammar()
@@ -246,9 +247,9 @@ class MessageParser:
         line_end = end_of_line(data, pos, stop)
         if line_end >= 0:
             self._validate_line(data[pos:line_end])
-            if seen:
-                end = line_end + len(seen) - self._seen_line_end
-                if end <= stop and data[line_end:end] == seen[self._seen_line_end :] and self._repeats_fields():
+            if last_head:
+                end = line_end + len(last_head) - self._last_line_end
+                if end <= stop and data[line_end:end] == last_head[self._last_line_end :] and self._repeats_fields():
                     self._feed(self._for_grammar(data[pos:line_end] + _HEAD_END, line_end - pos))
                     self._end_head(data[pos:end], line_end - pos, len(data) - end)
                     return end
@@ -269,12 +270,12 @@ class MessageParser:
         self._line_ends = 0
         return self._read_head_piece(data, pos)
 
-    def _read_again(self, data: bytes, pos: int, seen: bytes) -> int:
-        """Read the message at `pos` if its head is `seen` and its body is complete. Return its end, or -1."""
-        repeats = data.startswith(seen) if pos == 0 else data[pos : pos + len(seen)] == seen
+    def _read_again(self, data: bytes, pos: int, last_head: bytes) -> int:
+        """Read the message at `pos` if its head is `last_head` and its body is complete. Return its end, or -1."""
+        repeats = data.startswith(last_head) if pos == 0 else data[pos : pos + len(last_head)] == last_head
         if not repeats:
             return -1
-        start = pos + len(seen)
+        start = pos + len(last_head)
         end = start + max(self._fields.content_length, 0)
         if end > len(data):
             return -1
@@ -287,6 +288,7 @@ class MessageParser:
         return end
 
     def _read_head_piece(self, data: bytes, pos: int) -> int:
+        """Append to the incomplete head. Return the position after the head, or the end of `data`."""
         begun = self._begun
         known = len(begun)
         room = self._head_max - known
@@ -376,9 +378,10 @@ class MessageParser:
         if new.endswith(b"\r"):
             new = new[:-1]
         if len(new.translate(None, _NOT_IN_LINE)) != len(new):
-            raise WireError(self._bad, _what_is_wrong(new))
+            raise WireError(self._bad, _line_problem(new))
 
     def _end_head(self, head: bytes, line_end: int, bytes_left: int) -> None:
+        """Validate and deliver a complete head that llhttp was fed; `bytes_left` bytes of this call follow it."""
         self.in_head = False
         if not self._delivery.head_complete:
             raise WireError(self._bad, "the head does not end where it should")
@@ -389,9 +392,9 @@ class MessageParser:
             raise WireError(self._bad, "it is not certain whether a body follows")
         if self._state == CHUNKED:
             self._chunks.start()
-        if len(head) <= SEEN_BYTES_MAX and not self._grammar_spoilt and self._is_repeatable():
-            self._seen = head
-            self._seen_line_end = line_end
+        if len(head) <= LAST_HEAD_BYTES_MAX and not self._grammar_spoilt and self._is_repeatable():
+            self._last_head = head
+            self._last_line_end = line_end
         self._deliver_head()
         if self._state == HEAD:
             self._end_message([], bytes_left)
@@ -410,6 +413,7 @@ class MessageParser:
         self._feed(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
 
     def _read_body(self, data: bytes, pos: int) -> int:
+        """Read the body's part in `data`. Return the position after it."""
         delivery = self._delivery
         size = len(data)
         stop = size
@@ -443,6 +447,7 @@ class MessageParser:
         return stop
 
     def _feed_without(self, cuts: list[tuple[int, int]], data: bytes, pos: int, stop: int) -> None:
+        """Feed data[pos:stop] to llhttp, without the ranges in `cuts`."""
         pieces: list[bytes] = []
         for start, end in cuts:
             pieces.append(data[pos:start])
@@ -453,6 +458,7 @@ class MessageParser:
         self._feed(b"".join(pieces))
 
     def _end_message(self, trailers: Headers, bytes_left: int) -> None:
+        """Prepare for the next message, and deliver the end of this one; `bytes_left` bytes of this call follow."""
         fields = self._fields
         if self._grammar_spoilt or fields.proxy_connection or fields.has_close or not self._delivery.message_complete:
             self._grammar_used = True
@@ -462,9 +468,10 @@ class MessageParser:
         self._deliver_end(trailers, bytes_left)
 
     def _feed(self, piece: bytes) -> None:
+        """Feed a piece to llhttp. Raises WireError if llhttp refuses it."""
         if not piece:
             return  # llhttp takes an empty piece for the end of the stream
-        refusal = ""
+        problem = ""
         try:
             self._grammar.feed_data(piece)
         except HttpParserUpgrade:
@@ -472,12 +479,12 @@ class MessageParser:
         except HttpParserCallbackError:
             raise  # a defect of this program: the callbacks must not raise
         except HttpParserError as error:
-            refusal = str(error) or "not HTTP"
-        if refusal:
-            raise WireError(self._bad, refusal)
+            problem = str(error) or "not HTTP"
+        if problem:
+            raise WireError(self._bad, problem)
 
 
-def _what_is_wrong(line: bytes) -> str:
+def _line_problem(line: bytes) -> str:
     """Return the error text for a first line, or a part of it, that contains a forbidden byte."""
     if b"\n" in line:
         return "a bare LF as the end of the first line"

@@ -26,43 +26,43 @@ class LenientResponseParser(ResponseParser):
 
     def __init__(self, sink: ResponseSink) -> None:
         super().__init__(sink)
-        self._old: bytes = b""  # the incomplete head
+        self._partial: bytes = b""  # the incomplete head
         self._searched: int = 0  # the end of the head does not begin before this offset
 
     def retire(self) -> None:
-        self._old = b""
+        self._partial = b""
         super().retire()
 
     def _is_repeatable(self) -> bool:
         return False
 
     def _read_head(self, data: bytes, pos: int) -> int:
-        known = len(self._old)
-        begun = self._old + data[pos:]
-        if known == 0:
+        known_bytes = len(self._partial)
+        begun = self._partial + data[pos:]
+        if known_bytes == 0:
             blank = len(begun) - len(begun.lstrip(b"\r\n"))
             begun = begun[blank:]
             pos += blank
-        end = _HEAD_END.search(begun, self._searched)
-        if end is None:
+        match = _HEAD_END.search(begun, self._searched)
+        if match is None:
             if len(begun) > RESPONSE_HEAD_BYTES_MAX:
                 raise WireError(Reason.BAD_RESPONSE, "the head is too large")
-            self._old = begun
+            self._partial = begun
             self._searched = max(len(begun) - _OVERLAP, 0)
             return len(data)
-        self._old = b""
+        self._partial = b""
         self._searched = 0
-        head = in_order(begun[: end.end()])
-        if super()._read_head(head + begun[end.end() :], 0) != len(head):
+        head = normalised(begun[: match.end()])
+        if super()._read_head(head + begun[match.end() :], 0) != len(head):
             raise WireError(Reason.BAD_RESPONSE, "the head does not end where it should")
-        return pos + end.end() - known
+        return pos + match.end() - known_bytes
 
 
-def in_order(head: bytes) -> bytes:
+def normalised(head: bytes) -> bytes:
     """Return a head of an old server, which includes its last, empty line, in the form of RFC 9112."""
     lines: list[bytes] = []
-    for ended in head.split(b"\n"):
-        line = ended.removesuffix(b"\r")
+    for line_and_cr in head.split(b"\n"):
+        line = line_and_cr.removesuffix(b"\r")
         if line[:1] in {b" ", b"\t"} and len(lines) > 1:
             lines[-1] = b"%b %b" % (lines[-1].rstrip(b" \t"), line.strip(b" \t"))
             continue

@@ -57,7 +57,7 @@ class RequestSink:
         raise NotImplementedError
 
 
-_NOBODY: Final = RequestSink()
+_NO_SINK: Final = RequestSink()
 
 
 class RequestLimits:
@@ -99,14 +99,14 @@ class RequestParser(MessageParser):
             fields_max=limits.headers,
             blank_max=limits.header_bytes,
             chunks=chunks,
-            takes_claims=True,
+            is_request=True,
             streams_bytes=True,
         )
         self.limits = limits
         self._sink = sink
         self._body_max = limits.body_bytes
         self._request_line = RequestLine(limits.target_bytes)
-        self._last: bool = False  # the client asked for the connection to be closed after this request
+        self._is_last: bool = False  # the client asked for the connection to be closed after this request
         self.paused: bool = False
         self._head: RequestHead | None = None  # valid, and not delivered yet
         self._known_host_line: bytes = b""  # a cache: most connections repeat the same Host
@@ -115,12 +115,12 @@ class RequestParser(MessageParser):
     def begin(self, sink: RequestSink) -> None:
         """Parse the requests of another connection from now on; call it after `retire`, if `is_reusable`."""
         self._sink = sink
-        self._last = self.paused = self.needs_turn = self._stopped = False
+        self._is_last = self.paused = self.needs_turn = self._stopped = False
         self._blank_bytes = 0
 
     def is_reusable(self) -> bool:
         """Return True if the former connection ended between two requests, and the last head can be recognised."""
-        return len(self._seen) > 0 and not self.in_message and not self._blank_begun and self._error is None
+        return len(self._last_head) > 0 and not self.in_message and not self._blank_begun and self._error is None
 
     def feed(self, data: bytes) -> WireError | None:
         """Parse `data`. Return an error if the connection is unusable."""
@@ -140,7 +140,7 @@ class RequestParser(MessageParser):
         """Parse the data that were kept, as `feed` does: after a pause, or in the next turn if `needs_turn` is set."""
         self.paused = False
         self.needs_turn = False
-        self._stopped = self._last and not self.in_message
+        self._stopped = self._is_last and not self.in_message
         return self._feed_kept()
 
     # --- MessageParser ---
@@ -151,7 +151,7 @@ class RequestParser(MessageParser):
         return None
 
     def _forget_sink(self) -> None:
-        self._sink = _NOBODY
+        self._sink = _NO_SINK
 
     def _new_grammar(self) -> Grammar:
         return HttpRequestParser(self._delivery)
@@ -239,13 +239,13 @@ class RequestParser(MessageParser):
         self._head = None
         http_1_0 = self._request_line.http_1_0
         keep_alive = self._fields.keep_alive(http_1_0)
-        self._last = not keep_alive
+        self._is_last = not keep_alive
         self._sink.request_head(head, keep_alive, http_1_0)
 
     def _deliver_body(self, data: bytes) -> None:
         self._sink.request_body(data)
 
     def _deliver_end(self, trailers: Headers, bytes_left: int) -> None:
-        if self._last:
+        if self._is_last:
             self._stopped = True
         self._sink.request_end(trailers)

@@ -2,7 +2,7 @@
 
 Rules
   1. A response is parsed only after `expect`. Unrequested bytes make the connection unusable. If they arrive together
-     with the end of a response, this happens before the end is delivered, so that no request reuses the connection.
+     with the end of a response, they do so before the end is delivered, so that no request reuses the connection.
   2. Whether a body follows depends on the request as well (RFC 9112 6.3). llhttp does not know the request, so its
      parser is replaced if it waits for a body after HEAD, 204 or 304.
   3. The end of the stream is the end of a response only if nothing else delimits it.
@@ -68,7 +68,7 @@ class ResponseSink:
         raise NotImplementedError
 
 
-_NOBODY: Final = ResponseSink()
+_NO_SINK: Final = ResponseSink()
 
 
 class ResponseParser(MessageParser):
@@ -84,7 +84,7 @@ class ResponseParser(MessageParser):
             fields_max=RESPONSE_HEADERS_MAX,
             blank_max=0,
             chunks=chunks,
-            takes_claims=False,
+            is_request=False,
             streams_bytes=False,
         )
         self._sink = sink
@@ -110,7 +110,7 @@ class ResponseParser(MessageParser):
         """
         self._upgrade = upgrade
         if head_request:
-            self._seen = b""  # a response with the same head would have a body
+            self._last_head = b""  # a response with the same head would have a body
         self.keep_alive = False
         self.started = False
         self.complete = False
@@ -172,7 +172,7 @@ class ResponseParser(MessageParser):
         return self._spoil(_unexpected())  # `_deliver_end` has set the same error; this returns it to the caller
 
     def _forget_sink(self) -> None:
-        self._sink = _NOBODY
+        self._sink = _NO_SINK
 
     def _new_grammar(self) -> Grammar:
         return HttpResponseParser(self._delivery)
@@ -248,6 +248,7 @@ class ResponseParser(MessageParser):
         return protocols[0]
 
     def _judge_interim(self) -> None:
+        """Validate a 1xx response, which has no body."""
         # Some servers send a length here, against RFC 9110 8.6. An interim response always ends with its head, so the
         # length is harmless. Behind a 101 it is ambiguous.
         if self._fields.chunked or (self._status == 101 and self._fields.content_length > 0):
@@ -258,6 +259,7 @@ class ResponseParser(MessageParser):
             raise WireError(_BAD, "too many 1xx responses")
 
     def _expect_body(self, length: int) -> None:
+        """Set the state for the body that the framing fields announce; `length` is Content-Length, or negative."""
         if self._fields.chunked:
             self._state = CHUNKED
             self.body_remaining = -1

@@ -68,7 +68,7 @@ class RequestLine:
         method = parts[0]
         target = parts[1]
         version = parts[2]
-        usual = True
+        llhttp_knows_line = True
         if version == b"HTTP/1.1":
             self.http_1_0 = False
         elif version == b"HTTP/1.0":
@@ -76,15 +76,15 @@ class RequestLine:
         else:
             _check_version(version)
             self.http_1_0 = False
-            usual = False
+            llhttp_knows_line = False
         if len(target) > self._target_max:
             raise _target_error()
         if method not in METHODS:
             _check_method(method)
-            usual = False
+            llhttp_knows_line = False
         if target.translate(_TARGET_CHECK) != target:
             target = _encoded(target)
-        self.for_grammar = b"" if usual else b"POST / HTTP/1.0" if self.http_1_0 else b"POST / HTTP/1.1"
+        self.for_grammar = b"" if llhttp_knows_line else b"POST / HTTP/1.0" if self.http_1_0 else b"POST / HTTP/1.1"
         self.method = method
         self.authority = None
         if target and target[0] == _SLASH:
@@ -99,6 +99,7 @@ class RequestLine:
             raise _target_error()
 
     def _other_form(self, target: bytes) -> None:
+        """Set `target` and `authority` for a target that is not in origin-form."""
         if target == b"*":
             if self.method != b"OPTIONS":
                 raise WireError(Reason.BAD_REQUEST, "the target * is for OPTIONS only")
@@ -165,6 +166,7 @@ def is_method(method: bytes) -> bool:
 
 
 def _is_ipv6(text: bytes) -> bool:
+    """Return True if the text is an IPv6 address without a zone, in lower case."""
     if text.translate(None, b"0123456789abcdef:."):
         return False  # also zones, because they are valid only on the client's machine
     try:
@@ -200,6 +202,7 @@ def _check_method(method: bytes) -> None:
 
 
 def _encoded(target: bytes) -> bytes:
+    """Percent-encode the bytes in _ENCODED. Raises WireError if the target has another forbidden byte."""
     for character, code in _ENCODED.items():
         target = target.replace(character, code)
     if target.translate(_TARGET_CHECK) != target:

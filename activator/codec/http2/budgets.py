@@ -44,7 +44,7 @@ class PeerBudgets:
         self._late_bytes: i64 = 0
         self._late_frames: i64 = 0
 
-    def at(self, now_s: float) -> None:
+    def refill(self, now_s: float) -> None:
         """Refill the budgets by the time since the last refill, at most once per second to keep the call cheap."""
         passed_s = now_s - self._earned_s
         if passed_s < 1.0:

@@ -73,7 +73,7 @@ class Http2Client(Http2Connection):
 
     def is_settled(self) -> bool:
         """Return True if the pod has sent its SETTINGS, and therefore supports HTTP/2."""
-        return self._settled
+        return self._greeted
 
     def room(self) -> int:
         """Return the number of streams that may be opened now."""
@@ -104,7 +104,7 @@ class Http2Client(Http2Connection):
 
     def retire(self) -> None:
         super().retire()
-        self._client_events = _NOBODY
+        self._client_events = _NO_EVENTS
 
     # --- Http2Connection ---
 
@@ -117,15 +117,15 @@ class Http2Client(Http2Connection):
     def _last_processed(self) -> i64:
         return 0  # no stream of the pod: it must not open any
 
-    def _section_without_stream(self, stream_id: i64, fields: list[Field], whole: bool, ends: bool) -> None:
-        self._is_over(stream_id, "HEADERS", 0)
+    def _section_without_stream(self, stream_id: i64, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
+        self._take_late_frame(stream_id, "HEADERS", 0)
 
-    def _head(self, stream: Stream, fields: list[Field], whole: bool, ends: bool) -> None:
-        if not whole:
+    def _head(self, stream: Stream, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
+        if not is_whole:
             self._stream_error(stream, PROTOCOL_ERROR, "the response's head is too large")
             return
         try:
-            head = self._reader.read(fields, ends, stream.head_request)
+            head = self._reader.read(fields, ends_stream, stream.head_request)
         except WireError as error:
             self._stream_error(stream, PROTOCOL_ERROR, error.detail)
             return
@@ -138,13 +138,13 @@ class Http2Client(Http2Connection):
             return
         self.budgets.useful(FRAMES_PER_REQUEST)
         stream.has_head = True
-        if not ends:
+        if not ends_stream:
             stream.has_body = head.has_body
             if head.has_body or head.content_length == 0:
                 stream.expected = head.content_length
         self._client_events.response_head(stream, head)
-        if ends and not stream.is_closed:
+        if ends_stream and not stream.is_closed:
             self._remote_ended(stream, [])
 
 
-_NOBODY: Final = ClientEvents()
+_NO_EVENTS: Final = ClientEvents()

@@ -81,11 +81,11 @@ class Http2Connection(Http2Control):
         self._data_stream: Stream | None = None  # the stream of the current DATA frame; None: the frame is ignored
         self._data_left: i64 = -1  # bytes of the current DATA frame still to come; -1: there is no such frame
         self._pad_left: i64 = 0
-        self._data_ends: bool = False
+        self._data_ends_stream: bool = False
         self._block: list[bytes] = []  # the pieces of a field section in several frames
         self._block_id: i64 = 0  # the stream of that section; 0: there is none
         self._block_bytes: i64 = 0
-        self._block_ends: bool = False
+        self._block_ends_stream: bool = False
         # Flow control.
         self._receive_window: i64 = FIRST_WINDOW
         self._owed: i64 = 0  # received bytes that have not been returned to the connection's window
@@ -96,7 +96,7 @@ class Http2Connection(Http2Control):
         """Parse `data`, received at `now_s` (monotonic seconds)."""
         if self.error is not None:
             return
-        self.budgets.at(now_s)
+        self.budgets.refill(now_s)
         if self._kept:
             data = self._kept[self._pos :] + data
             self._kept = b""
@@ -141,7 +141,7 @@ class Http2Connection(Http2Control):
             stream_id: i64 = (
                 ((data[pos + 5] & 127) << 24) | (data[pos + 6] << 16) | (data[pos + 7] << 8) | data[pos + 8]
             )
-            if not self._may_come(kind, stream_id, length):
+            if not self._check_order(kind, stream_id, length):
                 break
             begin: i64 = pos + HEADER_BYTES
             if kind == DATA:
@@ -167,14 +167,15 @@ class Http2Connection(Http2Control):
             else:
                 self._kept = data if pos == 0 else data[pos:]
 
-    def _may_come(self, kind: i64, stream_id: i64, length: i64) -> bool:
+    def _check_order(self, kind: i64, stream_id: i64, length: i64) -> bool:
+        """Return True if this frame may come now and is not too long; otherwise fail the connection."""
         if length > FRAME_BYTES_MAX:
             self.fail(FRAME_SIZE_ERROR, "a frame is larger than our MAX_FRAME_SIZE")
         elif self._block_id != 0:
             if kind == CONTINUATION and stream_id == self._block_id:
                 return True
             self.fail(PROTOCOL_ERROR, "another frame within a field section")
-        elif not self._settled and kind != SETTINGS:
+        elif not self._greeted and kind != SETTINGS:
             self.fail(PROTOCOL_ERROR, "the first frame is not SETTINGS")
         else:
             return True
@@ -205,7 +206,7 @@ class Http2Connection(Http2Control):
             return begin
         stream = self.streams.get(stream_id)
         if stream is None:
-            if not self._is_over(stream_id, "DATA", length):
+            if not self._take_late_frame(stream_id, "DATA", length):
                 return begin
         else:
             stream = self._count_data(stream, length, body, flags & END_STREAM != 0)
@@ -213,18 +214,18 @@ class Http2Connection(Http2Control):
             self.budgets.useful(FRAMES_PER_DATA)
             stream.advanced()
         elif stream is not None and flags & END_STREAM == 0:
-            self._spend_of(stream)
+            self._spend_of_stream(stream)
         if length > body:
-            self._owe(length - body)
+            self._return_to_connection(length - body)
             if stream is not None:
                 stream.owed += length - body
         self._data_stream = stream
         self._data_left = body
         self._pad_left = pad
-        self._data_ends = flags & END_STREAM != 0
+        self._data_ends_stream = flags & END_STREAM != 0
         return begin
 
-    def _count_data(self, stream: Stream, length: i64, body: i64, ends: bool) -> Stream | None:
+    def _count_data(self, stream: Stream, length: i64, body: i64, ends_stream: bool) -> Stream | None:
         """Check the frame against the stream's state, window and declared length. Return None if it is ignored."""
         if stream.remote_ended:
             self._stream_error(stream, STREAM_CLOSED, "DATA behind the end of the stream")
@@ -246,7 +247,7 @@ class Http2Connection(Http2Control):
             return None
         if stream.expected >= 0:
             stream.expected -= body
-            if stream.expected < 0 or (ends and stream.expected > 0):
+            if stream.expected < 0 or (ends_stream and stream.expected > 0):
                 self._stream_error(stream, PROTOCOL_ERROR, "content-length is not the length of the body")
                 return None
         return stream
@@ -260,7 +261,7 @@ class Http2Connection(Http2Control):
             piece = data if count == size else data[pos : pos + count]
             pos += count
             self._data_left -= count
-            self._owe(count)
+            self._return_to_connection(count)
             if stream is not None and not stream.is_closed:
                 stream.received_bytes += count
                 stream.owed += count
@@ -275,13 +276,13 @@ class Http2Connection(Http2Control):
         self._data_left = -1
         self._data_stream = None
         if stream is not None and not stream.is_closed and self.error is None:
-            if self._data_ends:
+            if self._data_ends_stream:
                 self._remote_ended(stream, [])
             elif not stream.paused:
-                self._credit(stream)
+                self._return_to_stream(stream)
         return pos
 
-    def _owe(self, count: i64) -> None:
+    def _return_to_connection(self, count: i64) -> None:
         """Return `count` bytes to the connection's window, half a window at a time."""
         self._owed += count
         if self._owed >= CONNECTION_WINDOW_BYTES // 2:
@@ -289,7 +290,7 @@ class Http2Connection(Http2Control):
             self._receive_window += self._owed
             self._owed = 0
 
-    def _credit(self, stream: Stream) -> None:
+    def _return_to_stream(self, stream: Stream) -> None:
         """Return the bytes that the stream's reader has taken to its window, half a window at a time."""
         owed = stream.owed
         if owed < FIRST_WINDOW // 2 or stream.remote_ended:
@@ -304,6 +305,7 @@ class Http2Connection(Http2Control):
         self._events.write(frames.window_update(stream.id, owed))
 
     def _remote_ended(self, stream: Stream, trailers: Headers) -> None:
+        """End the peer's direction of the stream."""
         stream.remote_ended = True
         ended = stream.local_ended
         if ended:
@@ -316,6 +318,7 @@ class Http2Connection(Http2Control):
     # --- field sections ---
 
     def _headers(self, flags: i64, stream_id: i64, data: bytes, begin: i64, end: i64) -> None:
+        """Process a HEADERS frame, whose payload is data[begin:end]."""
         if stream_id == 0:
             self.fail(PROTOCOL_ERROR, "HEADERS on stream 0")
             return
@@ -325,10 +328,10 @@ class Http2Connection(Http2Control):
                 return
             end -= data[begin]
             begin += 1
-        depends: i64 = 0
+        depends_on: i64 = 0
         if flags & HAS_PRIORITY:
             if end - begin >= 5:
-                depends = id_at(data, begin)
+                depends_on = id_at(data, begin)
             begin += 5
         if begin > end:
             self.fail(PROTOCOL_ERROR, "more padding than HEADERS")
@@ -339,11 +342,12 @@ class Http2Connection(Http2Control):
             self._block = [data[begin:end]]
             self._block_id = stream_id
             self._block_bytes = end - begin
-            self._block_ends = flags & END_STREAM != 0
-        if depends == stream_id:
-            self._depends_on_itself(stream_id)
+            self._block_ends_stream = flags & END_STREAM != 0
+        if depends_on == stream_id:
+            self._refuse_own_dependency(stream_id)
 
     def _continuation(self, flags: i64, data: bytes, begin: i64, end: i64) -> None:
+        """Process a CONTINUATION frame, whose payload is data[begin:end]."""
         if self._block_id == 0:
             self.fail(PROTOCOL_ERROR, "CONTINUATION without HEADERS")
             return
@@ -359,11 +363,11 @@ class Http2Connection(Http2Control):
             block = b"".join(self._block)
             self._block = []
             self._block_id = 0
-            self._section(stream_id, block, 0, len(block), self._block_ends)
+            self._section(stream_id, block, 0, len(block), self._block_ends_stream)
         else:
             self._spend(1)
 
-    def _section(self, stream_id: i64, data: bytes, begin: i64, end: i64, ends: bool) -> None:
+    def _section(self, stream_id: i64, data: bytes, begin: i64, end: i64, ends_stream: bool) -> None:
         """Process a complete field section."""
         decoder = self._decoder
         try:
@@ -371,42 +375,43 @@ class Http2Connection(Http2Control):
         except HpackError as error:
             self.fail(frames.COMPRESSION_ERROR, str(error))
             return
-        whole = decoder.is_whole
+        is_whole = decoder.is_whole
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._section_without_stream(stream_id, fields, whole, ends)
+            self._section_without_stream(stream_id, fields, is_whole, ends_stream)
         elif stream.remote_ended:
             self._stream_error(stream, STREAM_CLOSED, "HEADERS behind the end of the stream")
         elif stream.has_head:
-            self._trailers(stream, fields, whole, ends)
+            self._trailers(stream, fields, is_whole, ends_stream)
         else:
-            self._head(stream, fields, whole, ends)
+            self._head(stream, fields, is_whole, ends_stream)
 
-    def _trailers(self, stream: Stream, fields: list[Field], whole: bool, ends: bool) -> None:
-        if not ends:
+    def _trailers(self, stream: Stream, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
+        if not ends_stream:
             self._stream_error(stream, PROTOCOL_ERROR, "trailers that do not end the stream")
             return
         if stream.expected > 0:
             self._stream_error(stream, PROTOCOL_ERROR, "content-length is not the length of the body")
             return
         try:
-            trailers = trailers_of(fields, whole, self._is_server())
+            trailers = trailers_of(fields, is_whole, self._is_server())
         except WireError as error:
             self._stream_error(stream, PROTOCOL_ERROR, error.detail)
             return
         self._remote_ended(stream, trailers)
 
-    def _section_without_stream(self, stream_id: i64, fields: list[Field], whole: bool, ends: bool) -> None:
-        """Process HEADERS for a stream that is not in the table."""
+    def _section_without_stream(self, stream_id: i64, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
+        """Process HEADERS for a stream that is not in the table. Unless `is_whole`, fields over a limit are missing."""
         raise NotImplementedError
 
-    def _head(self, stream: Stream, fields: list[Field], whole: bool, ends: bool) -> None:
-        """Process HEADERS for a stream whose final head has not come yet."""
+    def _head(self, stream: Stream, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
+        """Process HEADERS for a stream without a final head. Unless `is_whole`, fields over a limit are missing."""
         raise NotImplementedError
 
     # --- other frames ---
 
     def _other_frame(self, kind: i64, flags: i64, stream_id: i64, data: bytes, begin: i64, end: i64) -> None:
+        """Process a frame other than DATA and HEADERS, whose payload is data[begin:end]."""
         if kind == WINDOW_UPDATE:
             self._window_update(stream_id, data, begin, end)
         elif kind == SETTINGS:
@@ -443,22 +448,22 @@ class Http2Connection(Http2Control):
         """Stop or resume returning the stream's window; while paused, the peer can use only the rest of the window."""
         stream.paused = paused
         if not paused and not stream.is_closed and self.error is None:
-            self._credit(stream)
+            self._return_to_stream(stream)
 
     # --- internals ---
 
-    def _is_over(self, stream_id: i64, what: str, count: i64) -> bool:
-        """Process a frame, with `count` bytes of DATA, for a stream that is not in the table.
+    def _take_late_frame(self, stream_id: i64, frame_name: str, count: i64) -> bool:
+        """Process a frame, with `count` bytes of DATA or 0, for a stream that is not in the table.
 
         Return True if it is ignored, because it was in flight when we reset the stream; otherwise the connection fails.
         """
         if self._is_idle(stream_id):
-            self.fail(PROTOCOL_ERROR, f"{what} on a stream that is idle")
+            self.fail(PROTOCOL_ERROR, f"{frame_name} on a stream that is idle")
         elif self._is_reset_by_us(stream_id):
             if not self.budgets.late(count):
                 self._spend(1)
         else:
-            self.fail(STREAM_CLOSED, f"{what} on a stream that is closed")
+            self.fail(STREAM_CLOSED, f"{frame_name} on a stream that is closed")
         return self.error is None
 
     def _is_reset_by_us(self, stream_id: i64) -> bool:

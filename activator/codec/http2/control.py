@@ -37,7 +37,7 @@ class Http2Control(Http2Sender):
     def __init__(self, events: ConnectionEvents, not_sent: frozenset[bytes]) -> None:
         """Make a sender; heads are sent without the fields named in `not_sent`."""
         super().__init__(events, not_sent)
-        self._settled: bool = False  # the peer's first frame, SETTINGS, has come
+        self._greeted: bool = False  # the peer's first frame, SETTINGS, has been received
         self.unacknowledged: i64 = 0  # our SETTINGS frames that the peer has not acknowledged
         # The peer's settings.
         self.peer_streams_max: i64 = STREAMS_BEFORE_SETTINGS
@@ -55,6 +55,7 @@ class Http2Control(Http2Sender):
     # --- frames ---
 
     def _window_update(self, stream_id: i64, data: bytes, begin: i64, end: i64) -> None:
+        """Enlarge the connection's window or a stream's, and send the data that then fit."""
         if end - begin != 4:
             self.fail(FRAME_SIZE_ERROR, "WINDOW_UPDATE is not 4 bytes long")
             return
@@ -82,7 +83,7 @@ class Http2Control(Http2Sender):
             self._stream_error(stream, PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
             return
         if not self.budgets.returned_of_stream(count):
-            self._spend_of(stream)
+            self._spend_of_stream(stream)
             if stream.is_closed:
                 return
         stream.send_window += count
@@ -92,6 +93,7 @@ class Http2Control(Http2Sender):
             self._pump(stream)
 
     def _settings(self, flags: i64, stream_id: i64, data: bytes, begin: i64, end: i64) -> None:
+        """Apply the peer's settings and acknowledge them, or count the acknowledgement of ours."""
         if stream_id != 0:
             self.fail(PROTOCOL_ERROR, "SETTINGS on a stream")
             return
@@ -108,9 +110,9 @@ class Http2Control(Http2Sender):
         if size % 6 != 0 or size > 6 * frames.SETTINGS_PER_FRAME_MAX:
             self.fail(FRAME_SIZE_ERROR, "SETTINGS with an invalid length")
             return
-        if self._settled:
+        if self._greeted:
             self._spend(2 + len(self.streams) // 4)  # the window of each stream may change
-        self._settled = True
+        self._greeted = True
         window_before = self._first_send_window
         while begin < end:
             self._setting((data[begin] << 8) | data[begin + 1], int.from_bytes(data[begin + 2 : begin + 6], "big"))
@@ -198,9 +200,10 @@ class Http2Control(Http2Sender):
         else:
             self._spend(1)
             if id_at(data, begin) == stream_id:
-                self._depends_on_itself(stream_id)
+                self._refuse_own_dependency(stream_id)
 
-    def _depends_on_itself(self, stream_id: i64) -> None:
+    def _refuse_own_dependency(self, stream_id: i64) -> None:
+        """Reset a stream whose priority names itself (RFC 7540 5.3.1); fail the connection if it is not open."""
         stream = self.streams.get(stream_id)
         if stream is not None:
             self._stream_error(stream, PROTOCOL_ERROR, "a stream that depends on itself")
@@ -219,6 +222,7 @@ class Http2Control(Http2Sender):
     # --- errors and charges ---
 
     def _stream_error(self, stream: Stream, code: i64, words: str) -> None:
+        """Charge the peer for its error, and reset the stream."""
         if stream.is_closed:
             return
         self._spend_reset()
@@ -227,12 +231,13 @@ class Http2Control(Http2Sender):
             self._events.stream_reset(stream, code, words)
 
     def _spend(self, count: i64) -> None:
+        """Charge `count` frames that make no progress to the connection, which fails if its budget is exhausted."""
         budgets = self.budgets
         budgets.frames -= count
         if budgets.frames < 0:
             self.fail(ENHANCE_YOUR_CALM, "too many frames that make no progress")
 
-    def _spend_of(self, stream: Stream) -> None:
+    def _spend_of_stream(self, stream: Stream) -> None:
         """Charge a frame that does not advance its stream to the stream, which is reset if its budget is exhausted."""
         stream.spare_frames -= 1
         if stream.spare_frames < 0:

@@ -59,7 +59,7 @@ _LENGTH_DIGITS_MAX: Final = 19
 _LENGTH_MAX: Final = 2**63 - 1
 _NEEDS_LENGTH: Final = frozenset({b"POST", b"PUT", b"PATCH"})  # servers of HTTP/1.1 require a length, even of 0
 _BAD: Final = Reason.BAD_REQUEST
-_BAD_ANSWER: Final = Reason.BAD_RESPONSE
+_BAD_RESPONSE: Final = Reason.BAD_RESPONSE
 _REQUEST_ID: Final = b"\r\nX-Request-Id: "  # as headers/forwarding.py writes it, at the end
 _REQUEST_ID_START: Final = literal_start(b"x-request-id")
 _KEY: Final = frozenset({b"sec-websocket-key"})
@@ -122,7 +122,7 @@ class RequestReader:
         If `fields` is the list of the last call, it is not checked again: the result is an equal head.
         """
         if fields is self._known_fields and ended == self._known_ended:
-            return self._head()
+            return self._make_head()
         self._forget()
         lines = self._lines = [b""]  # the first line is replaced by Host
         never_indexed: list[bytes] = []
@@ -160,7 +160,7 @@ class RequestReader:
         self._has_body = False if upgrades else self._judge_length(ended)
         self._block = b"".join(lines)
         self._never_indexed = frozenset(never_indexed) if never_indexed else _NO_LINES
-        head = self._head()
+        head = self._make_head()
         if upgrades:
             head.upgrade = b"websocket"
         elif len(self._block) <= _AGAIN_BYTES_MAX:
@@ -168,7 +168,7 @@ class RequestReader:
             self._known_ended = ended
         return head
 
-    def _head(self) -> RequestHead:
+    def _make_head(self) -> RequestHead:
         """Make a head from the validated fields."""
         headers = Fields(self._block)
         headers.never_indexed = self._never_indexed
@@ -197,6 +197,7 @@ class RequestReader:
             raise WireError(_BAD, "a pseudo-header field that requests do not have")
 
     def _special(self, kind: i64, field: Field) -> None:
+        """Record a regular field that has a meaning to a proxy, or refuse it."""
         if kind == COOKIE:
             if field.value:
                 self._crumbs.append(field.value)
@@ -259,6 +260,7 @@ class RequestReader:
         return length != 0
 
     def _judge_path(self, method: bytes, path: bytes) -> None:
+        """Set `_known_target` to the path to forward. Raises WireError if it is too long or no path."""
         if path == self._known_path and path != b"*" and path:
             return
         if len(path) > self._target_max:
@@ -268,11 +270,11 @@ class RequestReader:
         self._known_target = check_target(path)
         self._known_path = path
 
-    def _judge_authority(self, given: bool) -> None:
+    def _judge_authority(self, has_authority: bool) -> None:
         """Require :authority or Host, and that they agree if both are present (RFC 9113 8.3.1)."""
         value = self._authority
         host = self._host
-        if not given:
+        if not has_authority:
             if host is None:
                 raise WireError(_BAD, "neither :authority nor Host")
             value = host
@@ -336,28 +338,28 @@ class ResponseReader:
                     never_indexed.append(field.line)
             elif kind == STATUS:
                 if regular or status:
-                    raise WireError(_BAD_ANSWER, ":status in the wrong place, or twice")
+                    raise WireError(_BAD_RESPONSE, ":status in the wrong place, or twice")
                 status = field.value
             else:
                 regular = True
                 if kind == LENGTH:
                     length = _same_length(length, field.value)
                 elif kind not in _DROPPED_FROM_RESPONSES:
-                    raise _malformed(kind, _BAD_ANSWER)
+                    raise _malformed(kind, _BAD_RESPONSE)
         number = _STATUS_NUMBERS.get(status, 0)
         if number == 0:
-            raise WireError(_BAD_ANSWER, ":status is not a number from 100 to 999")
+            raise WireError(_BAD_RESPONSE, ":status is not a number from 100 to 999")
         headers = _fields_of(lines, never_indexed)
         if number < 200:
             if number == 101 or ended:
-                raise WireError(_BAD_ANSWER, "a 101 in HTTP/2, or a 1xx response that ends the stream")
+                raise WireError(_BAD_RESPONSE, "a 101 in HTTP/2, or a 1xx response that ends the stream")
             return ResponseHead(number, PHRASES.get(number, b""), headers, UNKNOWN_LENGTH, False)
         if number == 204 or number == 304 or head_request:
             length = UNKNOWN_LENGTH if number == 204 else length
             return ResponseHead(number, PHRASES.get(number, b""), headers, length, False)
         if ended:
             if length > 0:
-                raise WireError(_BAD_ANSWER, "content-length is not the length of the body")
+                raise WireError(_BAD_RESPONSE, "content-length is not the length of the body")
             length = 0
         return ResponseHead(number, PHRASES.get(number, b""), headers, length, not ended and length != 0)
 
@@ -371,20 +373,20 @@ def _fields_of(lines: list[bytes], never_indexed: list[bytes]) -> Fields:
 
 def _same_length(length: int, value: bytes) -> int:
     """Return the length in `value`, which may repeat an equal `length` (RFC 9110 8.6). Raises WireError otherwise."""
-    again = _length_of(value, _BAD_ANSWER)
+    again = _length_of(value, _BAD_RESPONSE)
     if 0 <= length != again:
-        raise WireError(_BAD_ANSWER, "Content-Length more than once")
+        raise WireError(_BAD_RESPONSE, "Content-Length more than once")
     return again
 
 
-def trailers_of(fields: list[Field], whole: bool, of_request: bool) -> Headers:
+def trailers_of(fields: list[Field], is_whole: bool, of_request: bool) -> Headers:
     """Return the trailers that may be forwarded. Raises WireError if they are malformed or too many.
 
     Framing fields and Host are refused in requests, as in HTTP/1.1, and dropped from responses. Fields that only
     Knative's components and this program use are dropped from requests.
     """
-    bad = _BAD if of_request else _BAD_ANSWER
-    if not whole:
+    bad = _BAD if of_request else _BAD_RESPONSE
+    if not is_whole:
         raise WireError(bad, "the trailers are too large")
     kept: Headers = []
     for field in fields:
@@ -464,6 +466,7 @@ def _length_of(digits: bytes, bad: Reason) -> int:
 
 
 def _malformed(kind: i64, bad: Reason) -> WireError:
+    """Return the error for a field that this head must not have."""
     if kind == CONNECTION_SPECIFIC:
         return WireError(bad, "a field that only HTTP/1.1 has")
     if kind == ALIAS:

@@ -149,9 +149,9 @@ class Http2Sender:
             stream.is_full = True
             self._events.stream_full(stream)
 
-    def _send_some(self, stream: Stream, most: i64) -> i64:
-        """Send at most `most` bytes of the stream. Return how many were sent."""
-        sent = self._send_data(stream, most)
+    def _send_some(self, stream: Stream, bytes_max: i64) -> i64:
+        """Send at most `bytes_max` bytes of the stream. Return how many were sent."""
+        sent = self._send_data(stream, bytes_max)
         if stream.unsent_bytes == 0:
             if stream.is_waiting:
                 self._wait(stream, False)
@@ -166,14 +166,14 @@ class Http2Sender:
             self._events.stream_drained(stream)
         return sent
 
-    def _send_data(self, stream: Stream, most: i64) -> i64:
-        """Send DATA frames within `most`, the windows and the transport; the last frame may end the stream."""
+    def _send_data(self, stream: Stream, bytes_max: i64) -> i64:
+        """Send DATA frames within `bytes_max`, the windows and the transport; the last frame may end the stream."""
         before = stream.sent_bytes
         room: i64 = stream.send_window
         if room > self._send_window:
             room = self._send_window
-        if room > most:
-            room = most
+        if room > bytes_max:
+            room = bytes_max
         if self._held or room <= 0:
             return 0
         if self._send_single(stream, room):
@@ -248,6 +248,7 @@ class Http2Sender:
             left -= max(self._send_some(stream, GATHER_BYTES), 1)
 
     def _local_ended(self, stream: Stream) -> None:
+        """End our direction of the stream."""
         stream.local_ended = True
         if stream.is_closed:
             return
@@ -259,6 +260,7 @@ class Http2Sender:
             self.reset(stream, NO_ERROR)
 
     def _reset(self, stream: Stream, code: i64) -> None:
+        """Remove the stream and send RST_STREAM, without an event."""
         self._forget(stream)
         self._remember_reset(stream.id, 0 if stream.remote_ended else stream.receive_window)
         self._events.write(frames.reset_stream(stream.id, code))

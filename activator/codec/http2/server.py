@@ -69,7 +69,7 @@ class Http2Server(Http2Connection):
         self._reader = RequestReader(limits)
         self._body_bytes_max = limits.body_bytes
         self._streams_max: i64 = streams_max
-        self._preface_at: i64 = 0  # bytes received of the client's preface
+        self._preface_received: i64 = 0  # bytes received of the client's preface
         self._final_id: i64 = STREAM_ID_MAX  # streams above it are not served
 
     def start(self) -> None:
@@ -84,13 +84,13 @@ class Http2Server(Http2Connection):
         self._events.write(frames.settings_frame(settings) + frames.window_update(0, growth))
 
     def feed(self, data: bytes, now_s: float) -> None:
-        at = self._preface_at
-        if at < _PREFACE_BYTES:
-            rest = PREFACE[at : at + len(data)]
+        received = self._preface_received
+        if received < _PREFACE_BYTES:
+            rest = PREFACE[received : received + len(data)]
             if not data.startswith(rest):
                 self.fail(PROTOCOL_ERROR, "the connection does not begin with the preface of HTTP/2")
                 return
-            self._preface_at = at + len(rest)
+            self._preface_received = received + len(rest)
             data = data[len(rest) :]
         super().feed(data, now_s)
 
@@ -112,7 +112,7 @@ class Http2Server(Http2Connection):
 
     def retire(self) -> None:
         super().retire()
-        self._server_events = _NOBODY
+        self._server_events = _NO_EVENTS
 
     # --- Http2Connection ---
 
@@ -125,7 +125,7 @@ class Http2Server(Http2Connection):
     def _last_processed(self) -> i64:
         return min(self.last_id, self._final_id)
 
-    def _section_without_stream(self, stream_id: i64, fields: list[Field], whole: bool, ends: bool) -> None:
+    def _section_without_stream(self, stream_id: i64, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
         if stream_id & 1 == 0:
             self.fail(PROTOCOL_ERROR, "a client's stream with an even number")
             return
@@ -133,7 +133,7 @@ class Http2Server(Http2Connection):
             if stream_id < self.last_id and not self._is_reset_by_us(stream_id):
                 self.fail(PROTOCOL_ERROR, "HEADERS on a stream below the last one")  # RFC 9113 5.1.1
             else:
-                self._is_over(stream_id, "HEADERS", 0)
+                self._take_late_frame(stream_id, "HEADERS", 0)
             return
         self.last_id = stream_id
         if stream_id > self._final_id:
@@ -148,29 +148,29 @@ class Http2Server(Http2Connection):
             return
         stream = Stream(stream_id, self._first_send_window, FIRST_WINDOW)
         self.streams[stream_id] = stream
-        self._head(stream, fields, whole, ends)
+        self._head(stream, fields, is_whole, ends_stream)
 
-    def _head(self, stream: Stream, fields: list[Field], whole: bool, ends: bool) -> None:
+    def _head(self, stream: Stream, fields: list[Field], is_whole: bool, ends_stream: bool) -> None:
         self.budgets.useful(FRAMES_PER_REQUEST)
         try:
-            if not whole:
+            if not is_whole:
                 raise WireError(Reason.HEADERS_TOO_LARGE, "the header fields are too large")
-            head = self._reader.read(fields, ends)
+            head = self._reader.read(fields, ends_stream)
         except WireError as error:
             stream.has_head = True
             if error.reason is Reason.BAD_REQUEST:
                 self._stream_error(stream, PROTOCOL_ERROR, error.detail)
                 return
-            stream.remote_ended = ends
-            stream.head_request = whole and self._reader.is_head()
+            stream.remote_ended = ends_stream
+            stream.head_request = is_whole and self._reader.is_head()
             self._server_events.request_refused(stream, error)
             return
         stream.has_head = True
-        if not ends:
+        if not ends_stream:
             stream.expected = head.content_length
         self._server_events.request_head(stream, head)
-        if ends and not stream.is_closed:
+        if ends_stream and not stream.is_closed:
             self._remote_ended(stream, [])
 
 
-_NOBODY: Final = ServerEvents()
+_NO_EVENTS: Final = ServerEvents()

@@ -24,7 +24,7 @@ from activator.codec.http1.lenient import LenientResponseParser
 from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import request_bytes
 from activator.codec.message import Headers, ResponseHead
-from activator.codec.probe_request import names, probe_head
+from activator.codec.probe_request import names_identity, probe_head
 from activator.codec.proxy_protocol import header
 from activator.config.model.pods import PROBE_GRPC, PROBE_QUEUE_PROXY, PROBE_TCP, PodTls
 from activator.config.specs import ProbeSpec
@@ -238,7 +238,7 @@ def _is_good(answer: _Answer, request: ProbeRequest) -> bool:
     head = answer.head
     if head is None:
         return False
-    if probe.identity_header and not names(head, probe.identity_header, request.identity):
+    if probe.identity_header and not names_identity(head, probe.identity_header, request.identity):
         return False
     if probe.kind == PROBE_QUEUE_PROXY:
         return head.status == 200 and answer.body == _QUEUE_ANSWER

@@ -32,7 +32,7 @@ from activator.runtime.transport import Transport
 STREAMS_MAX: Final = 128  # streams that a client may have open on one HTTP/2 connection
 SHED_MAX: Final = 32  # shed connections that linger; then the oldest is closed
 TCP_CLOSE: Final = 7  # kernel state: nothing can be sent any more
-PARSERS_KEPT_MAX: Final = 64  # kept from closed connections; each holds a head of at most SEEN_BYTES_MAX
+PARSERS_KEPT_MAX: Final = 64  # kept from closed connections; each holds a head of at most LAST_HEAD_BYTES_MAX
 HANDSHAKES_SHARE: Final = 0.5  # share of limits.connections that may be in a handshake; then the oldest is closed
 
 

@@ -286,7 +286,7 @@ class Dial(Deadline):
     def _give_up(self) -> None:
         self._over = True
         self._context.wheel.cancel(self)
-        if self._handshake is not None and self._handshake.stands():
+        if self._handshake is not None and self._handshake.is_under_way():
             self._handshake.abort()
         elif self._attempt is not None:
             self._attempt.cancel()  # no effect after its end

@@ -11,7 +11,7 @@ from activator.data_plane.streams import PodStream, PodUser
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now
 from activator.runtime.last_reads import last_reads
-from activator.runtime.transport import Transport, watch
+from activator.runtime.transport import Transport, enable_keepalive
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -45,9 +45,9 @@ class PooledConnection(Connection):
     # --- the pool's side ---
 
     def watch(self) -> None:
-        """Detect a pod that has disappeared without closing the connection (`transport.watch`)."""
+        """Detect a pod that has disappeared without closing the connection (`transport.enable_keepalive`)."""
         if self._transport is not None:
-            watch(self._transport)
+            enable_keepalive(self._transport)
 
     def close(self) -> None:
         """Close a connection that carries nothing, in order."""

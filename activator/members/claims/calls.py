@@ -49,9 +49,9 @@ class CountedCalls:
         items, _ = await self.counted("list", list_all(self._client, selection, decoding, pause))
         return list(items.values())
 
-    async def create(self, collection: str, thing: Mapping[str, Any]) -> bytes:
+    async def create(self, collection: str, body: Mapping[str, Any]) -> bytes:
         """Create an object, and return it as the API has stored it."""
-        return await self.counted("create", self._client.create(collection, thing, FIELD_MANAGER))
+        return await self.counted("create", self._client.create(collection, body, FIELD_MANAGER))
 
     async def delete(self, path: str, uid: str, resource_version: str) -> bool:
         """Delete exactly this version. False if no object has this name."""

@@ -83,7 +83,7 @@ class LeaseDirectory:
         """List once, then watch until `close`. Raises MembershipForbiddenError; KubeError if the API is unreachable."""
         selection = leases_of(self.names, self.namespace)
         await self._calls.list(selection, Decoding(Lease))  # raises if a right is missing
-        reflector, _ = self._watches.add(selection, _Handler(self._touched), self._reconcile_interval_s)
+        reflector, _ = self._watches.add(selection, _Handler(self._report_soon), self._reconcile_interval_s)
         self._leases = reflector.store
 
     async def close(self) -> None:
@@ -114,6 +114,7 @@ class LeaseDirectory:
             return False
 
     async def _evicted(self, seat: Seat) -> bool:
+        """Delete the Lease, as `evict` does. Raises KubeError, MembershipForbiddenError."""
         version = seat.resource_version
         path = LEASES.one(self.namespace, self.names.lease(seat.index))
         for _ in range(EVICT_ATTEMPTS_MAX):
@@ -124,10 +125,10 @@ class LeaseDirectory:
                 if not is_refusal(error, CONFLICT, "Conflict"):
                     raise
             body = await self._calls.get(path)
-            there = None if body is None else Decoding(Lease).object(body)
-            if there is None or there.metadata.uid != seat.lease_uid:
+            stored = None if body is None else Decoding(Lease).object(body)
+            if stored is None or stored.metadata.uid != seat.lease_uid:
                 return True
-            known = seat_of(there, self.names)
+            known = seat_of(stored, self.names)
             if known is None or known.holder.uid != seat.holder.uid:
                 return False  # the Lease has been changed since the seat was read
             version = known.resource_version
@@ -147,12 +148,13 @@ class LeaseDirectory:
 
     # --- events of the API ------------------------------------------------------------------------------------------
 
-    def _touched(self) -> None:
+    def _report_soon(self) -> None:
         if not self._pending:
             self._pending = True
             self._defer(self._report)
 
     def _report(self) -> None:
+        """Report the seats, if they have changed, and the loss of the own Lease."""
         self._pending = False
         self.seats = self._seats_now()
         self._warn_of_origins()
@@ -168,6 +170,7 @@ class LeaseDirectory:
             self._lost()
 
     def _seats_now(self) -> Seats:
+        """Return the seats of the Leases in the store, one for each holder (rule 4)."""
         found = [seat for lease in self._leases.values() if (seat := seat_of(lease, self.names)) is not None]
         seats: dict[str, Seat] = {}
         for seat in sorted(found, key=lambda one: one.index):
@@ -175,6 +178,7 @@ class LeaseDirectory:
         return tuple(seats.values())
 
     def _warn_of_origins(self) -> None:
+        """Log each other installation that has members in this group, once."""
         for lease in self._leases.values():
             origin = lease.metadata.annotations.get(ORIGIN_ANNOTATION, "")
             if origin != self._origin and origin not in self.origins and seat_of(lease, self.names) is not None:
@@ -192,17 +196,17 @@ class LeaseDirectory:
 class _Handler:
     """A handler that ignores the kind of event: the seats are computed from the whole store."""
 
-    def __init__(self, touched: Callable[[], None]) -> None:
-        self._touched = touched
+    def __init__(self, report_soon: Callable[[], None]) -> None:
+        self._report_soon = report_soon
 
     def changed(self, old: Lease | None, new: Lease) -> None:
-        self._touched()
+        self._report_soon()
 
     def removed(self, old: Lease) -> None:
-        self._touched()
+        self._report_soon()
 
     def resync(self, new: Lease) -> None:
-        self._touched()
+        self._report_soon()
 
     def listed(self, objects: Mapping[Key, Lease]) -> None:
-        self._touched()
+        self._report_soon()

@@ -1,4 +1,4 @@
-"""The way that members claim their index: one Lease for each index, whose name is the claim.
+"""The claim of an index by a Lease: there is one Lease for each index, whose name is the claim.
 
 Rules
   1. Creating the Lease claims the index. The API stores one object of a name, so two members never have the same index.
@@ -67,6 +67,7 @@ class LeaseStarter(Starter):
         return Table((seat.index, seat.holder.uid) for seat in await self._seats())
 
     async def _seats(self) -> list[Seat]:
+        """Return the seats of the group by a consistent list, and remember those of this holder."""
         leases = await self._calls.list(leases_of(self.names, self.namespace), self._decoding)
         seats = [seat for lease in leases if (seat := seat_of(lease, self.names)) is not None]
         self._mine = {seat.index: seat for seat in seats if seat.holder.uid == self.holder.uid}
@@ -103,13 +104,13 @@ class LeaseStarter(Starter):
     async def _take(self, index: int, leaving: int | None) -> bool:
         body = lease_of(self.names, index, self.holder, self._origin)
         try:
-            made = await self._calls.create(LEASES.collection(self.namespace), body)
+            created = await self._calls.create(LEASES.collection(self.namespace), body)
         except RefusedError as error:
             if not is_refusal(error, CONFLICT, "AlreadyExists"):
                 raise
             self._refused = index
             return False
-        seat = seat_of(self._decoding.object(made), self.names)
+        seat = seat_of(self._decoding.object(created), self.names)
         if seat is not None:
             self._mine[index] = seat
         if leaving is not None:

@@ -88,7 +88,7 @@ class Starter(ABC):
     async def claim(self) -> int:
         """Return the index of this holder: the one that it has, or a new one. Raises MembershipError."""
         failures = kube_backoff(self._rng)
-        lost = Backoff(CLAIM_PAUSE_INITIAL_S, CLAIM_PAUSE_MAX_S, self._rng)
+        round_backoff = Backoff(CLAIM_PAUSE_INITIAL_S, CLAIM_PAUSE_MAX_S, self._rng)
         self._attempted = False
         self._has_lost = False
         self._waited_rounds = 0
@@ -102,7 +102,7 @@ class Starter(ABC):
             failures.reset()
             if index is not None:
                 return index
-            await self._pause(lost.next_s())
+            await self._pause(round_backoff.next_s())
         raise ClaimFailedError(f"no index of {self.names.group} within {CLAIM_ROUNDS_MAX} rounds")
 
     async def release(self) -> None:
@@ -115,9 +115,12 @@ class Starter(ABC):
             except KubeError as error:
                 await self._after_failure(error, failures, RELEASE_ATTEMPTS_MAX)
 
-    async def _after_failure(self, error: KubeError, failures: Backoff, maximum: int) -> None:
-        if failures.failures + 1 >= maximum:
-            raise ClaimFailedError(f"{self.names.group}: {maximum} calls in a row failed, the last: {error}") from error
+    async def _after_failure(self, error: KubeError, failures: Backoff, attempts_max: int) -> None:
+        """Pause after a failed call. Raises ClaimFailedError if `attempts_max` calls in a row have failed."""
+        if failures.failures + 1 >= attempts_max:
+            raise ClaimFailedError(
+                f"{self.names.group}: {attempts_max} calls in a row failed, the last: {error}"
+            ) from error
         pause_s = failures.next_s(error.retry_after_s)
         log.warning("%s: %s; again in %.2f s", self.names.group, error, pause_s)
         await self._pause(pause_s)
@@ -127,31 +130,32 @@ class Starter(ABC):
     async def _round(self) -> int | None:
         """Return the index, or None if the claim needs another round."""
         table = await self._read_table()
-        mine = table.of(self.holder.uid)
-        if mine is not None and not table.is_shared(mine):
-            return await self._settled(table, mine)
+        own = table.of(self.holder.uid)
+        if own is not None and not table.is_shared(own):
+            return await self._settled(table, own)
         spread = self._spread if self._has_lost and self.choice is Choice.RANDOM else 1
         candidate = table.candidate(spread, self._rng)
-        if not await self._attempt(candidate, mine):
+        if not await self._attempt(candidate, own):
             return None
         table.add(candidate, self.holder.uid)
         return candidate if table.is_dense_below(candidate) else None
 
-    async def _settled(self, table: Table, mine: int) -> int | None:
-        """Return `mine` if it can stay; None if this member moves, or others are about to."""
-        if not self._attempted or table.is_dense_below(mine):
-            return mine
-        hole = table.hole_for(mine)
+    async def _settled(self, table: Table, own: int) -> int | None:
+        """Return `own` if it can stay; None if this member moves, or others are about to."""
+        if not self._attempted or table.is_dense_below(own):
+            return own
+        hole = table.hole_for(own)
         if hole is None and self._waited_rounds >= SETTLE_ROUNDS_MAX:
-            (hole,) = table.free(1) or [mine]
-        if hole is None or hole >= mine:
+            (hole,) = table.free(1) or [own]
+        if hole is None or hole >= own:
             self._waited_rounds += 1
         else:
             self._waited_rounds = 0
-            await self._attempt(hole, mine)
+            await self._attempt(hole, own)
         return None
 
     async def _attempt(self, index: int, leaving: int | None) -> bool:
+        """Try to take an index, and give up `leaving`. Return True if no other member has won."""
         self._attempted = True
         won = await self._take(index, leaving)
         if not won:

@@ -273,11 +273,11 @@ def test_time_refills_both_and_no_more_than_they_hold() -> None:
     assert ear.server.error is None and ear.server.budgets.frames == 0
     budgets = ear.server.budgets
     budgets.resets = 0
-    budgets.at(103.5)
+    budgets.refill(103.5)
     assert budgets.resets == int(1.5 * RESETS_PER_S) and budgets.frames == int(1.5 * FRAMES_PER_S)
-    budgets.at(104.0)
+    budgets.refill(104.0)
     assert budgets.resets == int(1.5 * RESETS_PER_S), "whole seconds"
-    budgets.at(1e9)
+    budgets.refill(1e9)
     assert budgets.frames == FRAMES_BURST and budgets.resets == RESETS_BURST
     feed(ear, FLOODS["ping"] * (FRAMES_BURST + 1), 1e9)
     assert calm(ear)

@@ -6,7 +6,7 @@ import pytest
 
 from activator.data_plane.upstream.pod_figures import PodFigures
 from activator.runtime.reasons import Reason
-from activator.workers.snapshots import together
+from activator.workers.snapshots import merged
 from tests.data_plane.proxy.proxy_fakes import Pool, World, at_pod, response_head
 
 
@@ -75,5 +75,5 @@ def test_the_figures_of_several_workers_are_added() -> None:
         rest = {"failed": {}, "retries": {}, "owner": True, "capacity": 1, "failure": None, "waits_for": ""}
         return {**sums, **rest, "waiting_requests": [], "queue": queue, "slots": [slot]}
 
-    (slot,) = together({0: {"a": shown(3, 1, 0.5)}, 1: {"a": shown(4, 0, 1.0)}})["a"]["slots"]
+    (slot,) = merged({0: {"a": shown(3, 1, 0.5)}, 1: {"a": shown(4, 0, 1.0)}})["a"]["slots"]
     assert (slot["responses"], slot["errors"], slot["first_byte_total_s"]) == (7, 1, 1.5)

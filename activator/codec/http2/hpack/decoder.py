@@ -103,7 +103,7 @@ class HpackDecoder:
             self._again_fields = fields
         return fields
 
-    def _table_changes(self) -> None:
+    def _table_changed(self) -> None:
         """Discard the cached block, because the same bytes may now mean other fields."""
         self._is_stable = False
         self._again = b""
@@ -121,8 +121,8 @@ class HpackDecoder:
         pos = start
         if start < end and data[start] & 0xE0 == _UPDATE:
             pos = self._updates(data, start, end)
-        left = bytes_max
-        room = fields_max
+        bytes_left = bytes_max
+        fields_left = fields_max
         is_whole = True
         has_cookie = False
         while pos < end:
@@ -138,26 +138,26 @@ class HpackDecoder:
                         raise HpackError("an index of 0")
                     field = _STATIC[index]
                 else:
-                    place = len(self._entries) + _STATIC_MAX - index
-                    if place < self._first:
+                    position = len(self._entries) + _STATIC_MAX - index
+                    if position < self._first:
                         raise HpackError("an index beyond the table")
-                    field = self._entries[place]
+                    field = self._entries[position]
             else:
-                field = self._literal(data, pos, end, left)
+                field = self._literal(data, pos, end, bytes_left)
                 pos = self._pos
-            left -= field.size - _LINE_BYTES
+            bytes_left -= field.size - _LINE_BYTES
             kind = field.kind
             if kind == COOKIE:
                 if not has_cookie:
                     has_cookie = True
-                    room -= 1
+                    fields_left -= 1
             elif kind == ORDINARY or kind > PSEUDO_MAX:
-                room -= 1
-            if left >= 0 and room >= 0:
+                fields_left -= 1
+            if bytes_left >= 0 and fields_left >= 0:
                 fields.append(field)
             else:
                 is_whole = False
-                left = -1  # keep no further field
+                bytes_left = -1  # keep no further field
         return is_whole
 
     # --- the dynamic table ---
@@ -179,7 +179,7 @@ class HpackDecoder:
     def _insert(self, field: Field) -> None:
         """Insert an entry (RFC 7541 4.4)."""
         size = field.size
-        self._table_changes()
+        self._table_changed()
         if self._bytes + size > self._max:
             self._evict(self._max - size)
             if size > self._max:
@@ -189,7 +189,7 @@ class HpackDecoder:
 
     def _evict(self, bytes_max: i64) -> None:
         """Evict the oldest entries until the others take at most `bytes_max`, which may be negative."""
-        self._table_changes()
+        self._table_changed()
         count: i64 = len(self._entries)
         first = self._first
         while first < count and self._bytes > bytes_max:
@@ -225,14 +225,14 @@ class HpackDecoder:
 
     # --- literals ---
 
-    def _literal(self, data: bytes, start: i64, end: i64, left: i64) -> Field:
+    def _literal(self, data: bytes, start: i64, end: i64, bytes_left: i64) -> Field:
         """Return the field whose literal begins at `start`, and set `_pos` behind it.
 
-        `left` is the number of bytes of the head that may still be kept. If the field fits neither into them nor into
-        the table, the result is a placeholder that is larger than `left`.
+        `bytes_left` is the number of bytes of the head that may still be kept. If the field fits neither into them nor
+        into the table, the result is a placeholder that is larger than `bytes_left`.
         """
         first: i64 = data[start]
-        keep = max(left, 0)
+        keep = max(bytes_left, 0)
         if first >= _INDEXING:
             index = first & 0x3F
             mask: i64 = 0x3F
@@ -252,7 +252,7 @@ class HpackDecoder:
                 return self._shared(data, pos, end, keep, index)
             return self._own_literal(data, start, pos, end, keep, index)
         if index != 0:
-            named = self._at(index)
+            named = self._field_at(index)
             name = named.name
             kind = named.name_kind
             value = self._string(data, pos, end, keep)
@@ -279,24 +279,24 @@ class HpackDecoder:
         size &= 0x7F
         after = start + 1 + size
         if after > end or size == 0x7F:
-            place: i64 = -1
+            cache_slot: i64 = -1
         else:
             last: i64 = data[after - 1]
             middle: i64 = data[start + size // 2]
             before_last: i64 = data[after - 2]
-            place = (last + before_last * 7 + middle * 31 + size * 61 + index) & (_SHARED_MAX - 1)
-            known = _SHARED[place]
-            if known.name is _STATIC[index].name and data[start:after] == _SHARED_CODES[place]:
+            cache_slot = (last + before_last * 7 + middle * 31 + size * 61 + index) & (_SHARED_MAX - 1)
+            known = _SHARED[cache_slot]
+            if known.name is _STATIC[index].name and data[start:after] == _SHARED_CODES[cache_slot]:
                 self._pos = after
                 return known
-        named = _STATIC[index]
+        static = _STATIC[index]
         value = self._string(data, start, end, keep)
-        if len(named.name) + len(value) > keep:
+        if len(static.name) + len(value) > keep:
             return _TOO_LARGE
-        field = Field(named.name, value, named.name_kind, False)
-        if place >= 0:
-            _SHARED[place] = field
-            _SHARED_CODES[place] = data[start:after]
+        field = Field(static.name, value, static.name_kind, False)
+        if cache_slot >= 0:
+            _SHARED[cache_slot] = field
+            _SHARED_CODES[cache_slot] = data[start:after]
         return field
 
     def _own_literal(self, data: bytes, start: i64, value_at: i64, end: i64, keep: i64, index: i64) -> Field:
@@ -315,12 +315,12 @@ class HpackDecoder:
         if known is not None:
             self._pos = after
             return known
-        named = _STATIC[index]
+        static = _STATIC[index]
         value = self._string(data, value_at, end, keep)
-        if len(named.name) + len(value) > keep:
+        if len(static.name) + len(value) > keep:
             return _TOO_LARGE
         first: i64 = data[start]
-        field = Field(named.name, value, named.name_kind, first >= _NEVER)
+        field = Field(static.name, value, static.name_kind, first >= _NEVER)
         size = len(literal)
         if size <= _OWN_BYTES_MAX:
             if not self._own or self._own_bytes + size > _OWN_BYTES_MAX:
@@ -337,14 +337,14 @@ class HpackDecoder:
             self._evict(-1)
         return _TOO_LARGE
 
-    def _at(self, index: i64) -> Field:
+    def _field_at(self, index: i64) -> Field:
         """Return the field at an index that is not 0 (RFC 7541 2.3.3)."""
         if index <= _STATIC_MAX:
             return _STATIC[index]
-        place = len(self._entries) + _STATIC_MAX - index
-        if place < self._first:
+        position = len(self._entries) + _STATIC_MAX - index
+        if position < self._first:
             raise HpackError("an index beyond the table")
-        return self._entries[place]
+        return self._entries[position]
 
     def _string(self, data: bytes, start: i64, end: i64, keep: i64) -> bytes:
         """Return the string at `start`, and set `_pos` behind it. A long one is truncated to more than `keep` bytes."""
@@ -383,6 +383,7 @@ class HpackDecoder:
 
 
 def _larger_than_any() -> Field:
+    """Return the placeholder for a field that is too large to be kept."""
     field = Field(b"", b"", 0, False)
     field.size = 1 << 62
     return field

@@ -42,11 +42,11 @@ _LF: Final = 10
 
 def _integer(value: i64, bits: i64, flags: i64) -> bytes:
     """Return the encoding of an integer with a prefix of `bits` bits (RFC 7541 5.1)."""
-    most: i64 = (1 << bits) - 1
-    if value < most:
+    prefix_max: i64 = (1 << bits) - 1
+    if value < prefix_max:
         return bytes((flags | value,))
-    found = bytearray((flags | most,))
-    value -= most
+    found = bytearray((flags | prefix_max,))
+    value -= prefix_max
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
         value >>= 7
@@ -306,22 +306,23 @@ class HpackEncoder:
             self._lines(block, never_indexed)
 
     def _lines(self, block: bytes, never_indexed: frozenset[bytes]) -> None:
+        """Add the fields of a block line by line, as `add_lines` does."""
         parts = self._parts
-        before = self._start
+        previous = self._start
         size: i64 = len(block)
         pos: i64 = 0
         while pos < size:
-            if before.follower > 0:
-                entry = self._ring[before.follower & (_ENTRIES_MAX - 1)]
+            if previous.follower > 0:
+                entry = self._ring[previous.follower & (_ENTRIES_MAX - 1)]
                 end = pos + entry.key_length
                 if (
-                    entry.number == before.follower
+                    entry.number == previous.follower
                     and (end == size or (end + 1 < size and block[end] == _CR and block[end + 1] == _LF))
                     and block[pos:end] == entry.key
                     and not (never_indexed and entry.key in never_indexed)
                 ):
                     parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - entry.number])
-                    before = entry
+                    previous = entry
                     pos = end
                     continue
             end = end_of_line(block, pos + 2, size)
@@ -334,8 +335,8 @@ class HpackEncoder:
                 self._new_line(line, line in never_indexed)
             else:
                 parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - known.number])
-                before.follower = known.number
-                before = known
+                previous.follower = known.number
+                previous = known
 
     def finish(self) -> bytes:
         """Return the complete block; the next `add` begins another one."""
@@ -355,6 +356,7 @@ class HpackEncoder:
         return updates
 
     def _keep_block(self, block: _Block) -> None:
+        """Cache a block; if the cache is full, it replaces the oldest one."""
         if len(self._blocks) < _BLOCKS_MAX:
             self._blocks.append(block)
         else:
