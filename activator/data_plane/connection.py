@@ -55,7 +55,7 @@ class Connection:
     # --- implemented by subclasses ---
 
     def _turn_came(self) -> None:
-        """Parse the rest of a read that has used the share of the last turn."""
+        """Continue to parse the last read, which was longer than the share of one turn."""
         raise NotImplementedError
 
     def _new_writer(self, transport: Transport) -> BufferedWriter:
