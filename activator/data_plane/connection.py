@@ -71,6 +71,7 @@ class Connection:
     # --- for subclasses ---
 
     def _start(self, transport: Transport) -> None:
+        """Use an open transport from now on."""
         self._transport = transport
         self._writer = self._new_writer(transport)
         self._reading.start(transport if self.bare is None else self.bare)

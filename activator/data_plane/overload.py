@@ -74,21 +74,21 @@ class Overload:
         loop: asyncio.AbstractEventLoop,
         now: Now,
         registry: ConnectionRegistry,
-        waiting: HeldBudget,
+        waiting_budget: HeldBudget,
         resident_bytes: Callable[[], int],
         limits: Limits,
     ) -> None:
         self._loop = loop
         self._now = now
         self._registry = registry
-        self._waiting = waiting
+        self._waiting_budget = waiting_budget
         self._resident_bytes = resident_bytes
         self.limits = limits
         self._scarce = OverloadLadder()  # memory and connections
-        self._late = OverloadLadder()
+        self._late = OverloadLadder()  # the delay of the event loop
         self._delays: deque[float] = deque([0.0] * DELAY_SAMPLES, DELAY_SAMPLES)
-        self._due_s: float = 0.0
-        self._resident: int = 0
+        self._due_s: float = 0.0  # when the next check is due
+        self._resident: int = 0  # bytes at the last check
         self._timer: asyncio.TimerHandle | None = None
 
     def taken(self) -> tuple[bool, bool, bool]:
@@ -124,7 +124,7 @@ class Overload:
         self._late.follow(late, now_s)
         taken = self.taken()
         if taken != before:
-            self._registry.closes_kept, self._waiting.refuses, self._registry.refuses_new = taken
+            self._registry.closes_kept, self._waiting_budget.refuses, self._registry.refuses_new = taken
             _log_change(before, taken, "; ".join([cause for cause in (scarce_cause, late_cause) if cause]))
 
     def _by_delay(self) -> tuple[int, str]:
@@ -137,6 +137,7 @@ class Overload:
         return step, f"the event loop is late by {delay_s:.1f} s"
 
     def _by_memory(self) -> tuple[int, str]:
+        """Return the step that the memory requires, and the cause for the log."""
         memory_max = self.limits.memory
         if memory_max <= 0:
             return NORMAL, ""
@@ -145,6 +146,7 @@ class Overload:
         return step, f"{resident // MIB} of {memory_max // MIB} MiB of memory are used" if step else ""
 
     def _by_connections(self) -> tuple[int, str]:
+        """Return the step that the client connections require, and the cause for the log."""
         registry = self._registry
         count, connections_max = registry.count(), registry.connections_max
         if count < CONNECTIONS_SHARE * connections_max:
@@ -153,6 +155,7 @@ class Overload:
 
 
 def _log_change(before: tuple[bool, ...], taken: tuple[bool, ...], cause: str) -> None:
+    """Log the steps that are new, or those that are left."""
     new = [text for text, was, is_taken in zip(_STEP_TEXTS, before, taken, strict=True) if is_taken and not was]
     if new:
         log.warning("overloaded: %s; %s", cause, ", and ".join(new))

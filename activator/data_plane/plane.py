@@ -171,8 +171,9 @@ class DataPlane:
     def join(self, member: Member, send: Callable[[int, PodLoads | AnswerMessage | QuotaMessage], None]) -> SharedLoads:
         """Join a group of data planes.
 
-        They share the slots of all revisions with a limit and, by `send`, the loads of all others, stored responses,
-        and the quotas of users. A data plane that has served alone grants nothing until a view names an owner.
+        Its members share the slots of all revisions with a limit and, by `send`, the loads of the other revisions,
+        stored responses, and the quotas of users. A data plane that has served alone grants nothing until a view names
+        an owner.
         """
         self.member = member
         self.loads = SharedLoads(self.wheel, self._now, send)

@@ -24,6 +24,7 @@ def describe_requests(throttlers: list[RevisionThrottler], count: int, now_s: fl
 
 
 def _record(record: RequestRecord, now_s: float) -> dict[str, Any]:
+    """Return a record as plain data."""
     fields: dict[str, Any] = record._asdict()
     fields["age_s"] = now_s - fields.pop("ended_s")
     fields["target"] = masked_target(record.target)
@@ -51,6 +52,7 @@ def _message(head: bytes, body: bytearray) -> dict[str, str]:
 
 
 def _content_type(head: bytes) -> bytes:
+    """Return the value of Content-Type; empty if there is none."""
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.lower() == b"content-type":

@@ -161,6 +161,7 @@ class ActivityWatch(BodyWatcher):
         self._wheel.arm(self, now_s + min(self._quiet_s, DORMANT_CHECK_S))
 
     def _wake(self, request: Exchange, now_s: float) -> None:
+        """Count a dormant request as load again."""
         self._is_dormant = False
         request.is_quiet = False
         self._throttler.counters.quiet -= 1

@@ -32,6 +32,7 @@ class Allow(Filter):
             request.fail(Reason.ADDRESS_NOT_ALLOWED, "")
 
     def _allows(self, request: Exchange) -> bool:
+        """Return True if the client of a request is in the networks."""
         client = request.client()
         ip = client.client_ip()
         if not ip:

@@ -318,6 +318,7 @@ class ForwardAuth(Filter):
         return pool
 
     def _ask_next(self) -> None:
+        """Send the authorisation requests whose turn has come; arm the end of an unused pool."""
         while self._waiting and self._under_way < AUTH_REQUESTS_MAX:
             auth_request = next(iter(self._waiting))
             del self._waiting[auth_request]
@@ -371,6 +372,7 @@ class ForwardAuth(Filter):
         return self._cached.get(key)
 
     def _cache(self, key: bytes, decision: Decision) -> None:
+        """Cache a decision, unless it is too long or the authoriser forbids it."""
         if not key or _size_of(decision.fields) > CACHED_BYTES_MAX:
             return
         if b"no-store" in (decision.head.headers.get(b"cache-control") or b"").lower():
@@ -383,6 +385,7 @@ class ForwardAuth(Filter):
         cached.valid_until_s = self._now() + self._spec.cache_s
 
     def _drop_expired(self) -> None:
+        """Drop the decisions whose time has passed."""
         now_s = self._now()
         while self._cached:
             oldest = next(iter(self._cached))

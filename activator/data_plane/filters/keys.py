@@ -126,6 +126,7 @@ class Keys(Filter):
             request.access = Access(self, tuple(users), has_key)
 
     def _user_of(self, key: bytes) -> User | None:
+        """Return the user with this key; None if there is none."""
         user = self._used.get(key)
         if user is None:
             user = self._users.get(hashlib.sha256(key).digest())

@@ -140,6 +140,7 @@ class ProgressStream(ClientWrapper):
         self.client.abort()
 
     def _error(self) -> bytes:
+        """Return the event `error` for a response."""
         text = self._text.decode("utf-8", "replace").strip()
         error = {
             "message": text or f"the response has status {self._status} and no body",
@@ -172,6 +173,7 @@ def _stream_head() -> ResponseHead:
 
 
 def _comment(exchange: Exchange, waited_s: float) -> bytes:
+    """Return the comment about a request that has waited for `waited_s`."""
     throttler = exchange.throttler
     if throttler is None or not exchange.place.is_queued:
         return b": running waited_s=%d\n\n" % int(waited_s)
@@ -182,6 +184,7 @@ def _comment(exchange: Exchange, waited_s: float) -> bytes:
 
 
 def _is_event_stream(head: ResponseHead) -> bool:
+    """Return True for a 200 with an event stream without a content coding."""
     if head.status != 200 or not head.has_body:
         return False
     if not (head.headers.get(b"content-type") or b"").lower().startswith(_EVENTS):

@@ -123,7 +123,7 @@ def _decided(request: Exchange, admission: AdmissionRequest, hold: int) -> None:
 
 
 def _may_gather(request: Exchange) -> bool:
-    """Return True if the body is searched for `max_tokens`: it is short, and not sent in exchange with a response."""
+    """Return True if the body is searched for `max_tokens`: it is short, and complete before the pod responds."""
     head = request.head
     if request.upgrade or is_grpc(head):
         return False
@@ -186,6 +186,7 @@ def _with_figures(fields: Fields, spec: QuotaSpec, decision: Decision) -> Fields
 
 
 def _figures(spec: QuotaSpec, decision: Decision) -> Headers:
+    """Return the fields that describe the limits of a user and their rest."""
     fields: Headers = []
     if spec.requests:
         fields.append((b"X-RateLimit-Limit-Requests", b"%d" % spec.requests))

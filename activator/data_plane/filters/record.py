@@ -169,6 +169,7 @@ def count_tokens(request: Exchange, head: ResponseHead, now: Now) -> None:
 
 
 def _add_tokens(request: Exchange, counters: RevisionCounters) -> None:
+    """Add the tokens of an ended request to its revision and its user."""
     usage = request.usage
     if usage is None:
         return

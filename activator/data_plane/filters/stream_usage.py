@@ -69,6 +69,7 @@ class _WithoutReport(ClientWrapper):
 
 
 def _may_stream(head: RequestHead) -> bool:
+    """Return True if the response may be an event stream with a token report (rule 1)."""
     return (
         head.method == b"POST"
         and head.target.partition(b"?")[0].endswith(_PATH_END)
@@ -77,6 +78,7 @@ def _may_stream(head: RequestHead) -> bool:
 
 
 def _is_event_stream(head: ResponseHead) -> bool:
+    """Return True for a 200 with an event stream without a content coding."""
     coding = head.headers.get(b"content-encoding") or b"identity"
     return (
         head.status == 200

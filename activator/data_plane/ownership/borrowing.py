@@ -148,6 +148,7 @@ class Borrowing(SlotSource):
     # --- messages of the owner ---
 
     def queued(self, message: Queued) -> None:
+        """Handle the position of a request in the queue of the owner."""
         waiter = self.wanted.get(message.request)
         if waiter is None:
             return
@@ -326,6 +327,7 @@ class Borrowing(SlotSource):
         self._send(Want(self.epoch, self.key, description))
 
     def _description(self, waiter: Waiter) -> WaitingRequest:
+        """Return the description of a waiter for the owner."""
         avoided = waiter.avoided
         return WaitingRequest(
             waiter.arrival,

@@ -284,6 +284,7 @@ class Member:
     # --- within ---
 
     def _process(self, number: int, message: MemberMessage) -> None:
+        """Handle a message of the present view or an earlier one."""
         peer = self.peers[number]
         if isinstance(message, (Granted, Queued, Refused, Recall, Revoked)):
             if message.epoch == self.view.epoch:
@@ -306,6 +307,7 @@ class Member:
             self._from_borrower(number, message)
 
     def _from_borrower(self, number: int, message: MemberMessage) -> None:
+        """Handle a message about a revision that this member owns, or will own when it is known."""
         owned = self.owned.get(message.key)
         if owned is None:
             is_removed = message.key in self._removed_since_s
@@ -327,6 +329,7 @@ class Member:
             lending.register(number, message)
 
     def _from_owner(self, number: int, message: MemberMessage) -> None:
+        """Handle a message about a revision that this member borrows."""
         borrowed = self.borrowed.get(message.key)
         if borrowed is None or borrowed.owner != number:
             if type(message) is Granted:  # the revision was removed
@@ -440,6 +443,7 @@ class Member:
             del self.borrowed[key]
 
     def _own(self, throttler: RevisionThrottler) -> None:
+        """Begin to own a revision in the present view."""
         lending = Lending(throttler, self._lent, self._send, self._now)
         lending.allow(self.may_grant)
         throttler.sharing.source = NOTHING_YET
@@ -452,6 +456,7 @@ class Member:
         self.borrowed[throttler.common_name] = borrowed
 
     def _register_with(self, number: int) -> None:
+        """Register all state of borrowed revisions with a member."""
         epoch = self.view.epoch
         for borrowed in self.borrowed.values():
             if borrowed.owner == number:

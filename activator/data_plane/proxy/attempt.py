@@ -242,6 +242,7 @@ class Attempt(PodUser):
         return not self.exchange.over
 
     def _begin_tunnel(self, throttler: RevisionThrottler) -> None:
+        """Forward the client's data to the pod from now on, and apply the limits of tunnels."""
         exchange = self.exchange
         exchange.request_done = False  # the client's stream begins now
         body = exchange.upload

@@ -492,7 +492,7 @@ class ProxiedExchange(Exchange):
         if self.capture is not None:
             self.capture.release()
         self.filters = None
-        self.place = NO_PLACE  # it refers to the exchange
+        self.place = NO_PLACE  # the former place refers to the exchange
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
         self.context.leave_exemplars(self, trace_id, time_s)

@@ -318,6 +318,7 @@ class RequestBody:
         pod.send_end(trailers)
 
     def _append_to_held(self, data: bytes) -> bool:
+        """Append to the held part or, beyond its bound, to the overflow; return False if no budget allows it."""
         held = self._held
         if held is None:
             held = self._held = HeldBody(self._budgets.held)

@@ -96,6 +96,7 @@ def forget_revision(request: Exchange) -> None:
 
 
 def _may_be_repeated(request: Exchange, body: RequestBody | None, evidence: i64, attempts_max: i64) -> bool:
+    """Return True if the request may go to another pod; spend from the retry budget if it was sent."""
     throttler = request.throttler
     if throttler is None or request.lease is None or request.attempts + 1 >= attempts_max:
         return False

@@ -177,6 +177,7 @@ def _key_named(head: RequestHead) -> str:
 
 
 def _without_port(authority: bytes) -> bytes:
+    """Return the host of an authority, without its port and a final dot."""
     colon = authority.rfind(b":")
     if colon < 0 or authority.endswith(b"]"):
         host = authority

@@ -53,7 +53,7 @@ class RouteQuery:
         self.lacks_model: bool = False  # a rule would match if the request had a model
         self.target: Rule | None = None
         self.best: i64 = _NONE  # the lowest position of a rule that matches
-        self.open: i64 = _NONE  # the lowest position of a rule that lacks only the model
+        self.best_undecided: i64 = _NONE  # the lowest position of a rule that matches except for the model
         self.level: HostRules | None = None  # the host rules that `nodes` belong to
         self.nodes: list[_Node] = []  # the nodes of `level` for this path
         self._lowered: bytes = b""
@@ -192,7 +192,7 @@ class _Node:
             self._methods.add(match.methods, position)
 
     def search(self, query: RouteQuery) -> None:
-        """Lower `best` and `open` of the query to the positions that are found here."""
+        """Lower `best` and `best_undecided` of the query to the positions in this node and below."""
         if self.lowest >= query.best:
             return
         position = self._methods.find(query.method)
@@ -202,8 +202,8 @@ class _Node:
         if models is not None:
             if not query.model_known:
                 position = models.any_model.find(query.method)
-                if position < query.open:
-                    query.open = position
+                if position < query.best_undecided:
+                    query.best_undecided = position
             elif query.has_model:
                 position = models.find(query.model, query.method)
                 if position < query.best:
@@ -250,9 +250,9 @@ class HostRules:
         """Return MATCHED with `target` set, NEEDS_MODEL, or UNMATCHED."""
         level: HostRules | None = self
         while level is not None:
-            query.best = query.open = _NONE
+            query.best = query.best_undecided = _NONE
             level._search(query)
-            if query.open < query.best:
+            if query.best_undecided < query.best:
                 return NEEDS_MODEL
             if query.best != _NONE:
                 query.target = level._rules[query.best]
@@ -299,6 +299,7 @@ class HostRules:
     # --- within ---
 
     def _search(self, query: RouteQuery) -> None:
+        """Search the rules of this host for a request."""
         if query.level is not self:
             query.level = self
             query.nodes = self._nodes_of(query.path)

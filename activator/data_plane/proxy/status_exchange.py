@@ -105,6 +105,7 @@ class StatusExchange(Exchange):
         self.request_done = True
 
     def _handle(self) -> None:
+        """Respond to the request, or query the data plane that stores the response."""
         method = self.head.method
         if method not in {b"GET", b"HEAD", b"DELETE"}:
             text = b"a stored response can be read (GET, HEAD) or deleted (DELETE)\n"
@@ -125,6 +126,7 @@ class StatusExchange(Exchange):
             self._query_part(method.decode() if method == b"DELETE" else "GET")
 
     def _handle_locally(self) -> None:
+        """Respond from the store of this data plane."""
         store = self._store
         answer = store.find(self._identity)
         if answer is None:
@@ -155,6 +157,7 @@ class StatusExchange(Exchange):
     # --- the body ---
 
     def _begin_sending(self, head: ResponseHead, length: int, trailers: Headers) -> None:
+        """Send the head of a stored response, and its body in parts."""
         head.headers = head.headers.with_line(STATE_HEADER, b"kept")
         self.status = head.status
         self.first_byte_s = self._proxy.now()

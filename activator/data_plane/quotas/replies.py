@@ -56,6 +56,7 @@ class Replies:
             self.report_level(quota, ledger, self._links.others)
 
     def _reply(self, quota: Quota, member: int, number: int, decision: Decision | None) -> None:
+        """Send a reply, or set the decision on a request of this member."""
         if member == self._links.number:
             asked = quota.asking.pop(number, None)
             if asked is not None and decision is not None:

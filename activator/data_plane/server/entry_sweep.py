@@ -35,6 +35,7 @@ class EntrySweep(Periodic):
         self._sweep_some()
 
     def _sweep_some(self) -> None:
+        """Drain up to ENTRIES_SWEPT_MAX connections in this turn."""
         remaining = self._remaining
         batch = remaining[-ENTRIES_SWEPT_MAX:]
         del remaining[-ENTRIES_SWEPT_MAX:]

@@ -40,6 +40,7 @@ class HalfCloseSweep(Periodic):
         self._sweep_some()
 
     def _sweep_some(self) -> None:
+        """Check up to SWEPT_PER_TURN_MAX connections in this turn."""
         remaining = self._remaining
         batch = remaining[-SWEPT_PER_TURN_MAX:]
         del remaining[-SWEPT_PER_TURN_MAX:]

@@ -211,6 +211,7 @@ class Http1Connection(StreamOwner):
         self._advance(0)
 
     def _parse_failed(self, error: WireError) -> None:
+        """Fail the request that is arriving, or refuse the next one, because of malformed data."""
         stream = self._parsing
         self._parsing = None
         if stream is None:
@@ -391,6 +392,7 @@ class Http1Connection(StreamOwner):
         return self._phase == OPEN and self._can_half_close() and first is not None and first.request_ended
 
     def _half_close(self, now_s: float) -> None:
+        """Record that the client has closed its side, and probe it from now on."""
         if self._half_closed:
             return
         self._half_closed = True
@@ -419,6 +421,7 @@ class Http1Connection(StreamOwner):
         return self._current is not None
 
     def _answer_and_close(self, reason: Reason, detail: str) -> None:
+        """Refuse a connection, or data that is not a request, and close the connection."""
         body = refusal_text(reason, detail)
         headers: Headers = [(b"Activator-Reason", reason.value.encode())]
         if reason is Reason.OVERLOADED:

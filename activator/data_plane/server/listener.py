@@ -119,6 +119,7 @@ class _Accepting:
             connection.data_received(rest)
 
     def _http1_connection(self, endpoints: Endpoints | None) -> Http1Connection:
+        """Return the protocol of a plain connection."""
         connection = Http1Connection(self._registry)
         connection.endpoints = endpoints
         connection.redirect = self._redirect
@@ -126,6 +127,7 @@ class _Accepting:
         return connection
 
     def _handshake(self, endpoints: Endpoints | None, early: bytes = b"") -> Handshake:
+        """Return the protocol of a TLS handshake; `early`: the data that has arrived."""
         assert self._certificate is not None, "a listener without TLS"
         return Handshake(
             self._loop,
@@ -140,6 +142,7 @@ class _Accepting:
     def _handshake_ended(
         self, endpoints: Endpoints | None, handshake: Handshake, transport: Transport | None, error: Exception | None
     ) -> None:
+        """Continue with the protocol that the client has negotiated."""
         self._registry.handshake_ended(handshake)
         if transport is not None:
             ssl_object = transport.get_extra_info("ssl_object")
@@ -285,6 +288,7 @@ class Server:
         return finished
 
     async def _wait_for_connections(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
+        """Drain repeatedly until no connection is left; return False if some were cut or are left."""
         registry = self._registry
         began_s = registry.now()
         finished = True

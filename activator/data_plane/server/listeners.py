@@ -95,6 +95,7 @@ class Listeners:
         await self._apply_change(server, ListenerChange(list(self._wanted), []))
 
     async def _apply_change(self, server: Server, change: ListenerChange) -> None:
+        """Serve on the opened sockets, and then close the leaving ones."""
         async with self._lock:
             for listener in change.opened:
                 await server.open(listener)

@@ -132,6 +132,7 @@ class StoredResponseLinks:
     # --- within ---
 
     def _send_waiting(self, member: int, link: _Link) -> None:
+        """Send waiting queries, as far as ASKS_AT_ONCE_MAX allows."""
         while link.waiting and len(link.sent) < ASKS_AT_ONCE_MAX:
             query = link.waiting.popleft()
             if query.number in self._receivers:

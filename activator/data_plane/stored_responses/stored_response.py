@@ -158,6 +158,7 @@ class StoredResponse(ClientStream):
         self._done()
 
     def _done(self) -> None:
+        """Complete the response, whose body may now be read."""
         self.is_done = True
         head = self.head
         assert head is not None

@@ -192,6 +192,7 @@ class Auditor(Periodic):
         return ""
 
     def _record_pod(self, check: RevisionCheck, tracker: PodTracker) -> None:
+        """Record the pod of a slot for the state worker; report a suspicion that has not ended in time."""
         if 0.0 < tracker.suspect_until_s < self._now() - SUSPECT_S:
             self._send(SlotForgotten(check.throttler.key, tracker.identity))
         if check.sends_slots:

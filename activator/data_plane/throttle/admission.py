@@ -96,6 +96,7 @@ class RequestClassifier:
         return None
 
     def _level_of(self, waiter: Waiter, head: RequestHead) -> int:
+        """Return the priority level of a request: that of its user, of its header, or the default."""
         user = waiter.user
         if user is not None and user.level != NO_LEVEL:
             return user.level

@@ -231,6 +231,7 @@ class FairQueue(WaiterQueue):
     # --- the round ---
 
     def _append(self, sub_queue: KeyQueue) -> None:
+        """Add a key at the end of the round."""
         last = self._last
         sub_queue.round_prev = last
         sub_queue.round_next = None
@@ -241,6 +242,7 @@ class FairQueue(WaiterQueue):
         self._last = sub_queue
 
     def _prepend(self, sub_queue: KeyQueue) -> None:
+        """Give a key the next turn."""
         first = self._turn
         sub_queue.round_next = first
         sub_queue.round_prev = None

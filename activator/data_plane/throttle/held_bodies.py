@@ -225,6 +225,7 @@ class BodyBuffer:
             pieces.append(b"".join(last))
 
     def _reserve_memory(self) -> bool:
+        """Reserve memory for one more read; return False if a budget does not allow it."""
         missing = self._memory + READ_MAX_BYTES - self._memory_reserved
         if missing <= 0:
             return True
@@ -247,6 +248,7 @@ class BodyBuffer:
         self._revision_budget.give_back(count)
 
     def _reserve_file(self) -> bool:
+        """Reserve space in the file for one more read; return False if the budget does not allow it."""
         missing = self._file_end + READ_MAX_BYTES - self._file_reserved
         if missing > 0:
             if not self._files_budget.take(missing):
@@ -273,6 +275,7 @@ class BodyBuffer:
         return True
 
     def _take_from_file(self, bytes_max: int) -> bytes:
+        """Remove and return up to `bytes_max` bytes of the file. Raises OSError."""
         data = os.pread(self._file, min(bytes_max, self._file_end - self._file_start), self._file_start)
         if not data:
             raise OSError("a temporary file is shorter than what was written to it")

@@ -155,6 +155,7 @@ def leave_pod(lease: Lease) -> None:
 
 
 def _join_pod(lease: Lease) -> None:
+    """Add the lease to the list of its slot."""
     tracker = lease.tracker
     newest = tracker.leases
     if newest.is_lease:

@@ -414,6 +414,7 @@ class RevisionQueue:
             self.pod_placed()  # a pod is being started already
 
     def _refuse_all(self, reason: Reason, detail: str) -> None:
+        """Reject all waiters, with an empty queue in place of theirs."""
         waiters = self.waiters
         self.waiters = make_queue(self._spec, self._user_weights)
         if self._sharing.source is not None:

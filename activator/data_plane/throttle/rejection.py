@@ -74,6 +74,7 @@ class Rejections:
             self._reject_some()
 
     def _reject_some(self) -> None:
+        """Reject waiters until the bound of this turn is reached."""
         if not self._deferred:
             self._deferred = True
             self._rejected = 0

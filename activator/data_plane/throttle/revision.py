@@ -248,6 +248,7 @@ class RevisionThrottler:
             self._pump_from(self._now())
 
     def _pump_from(self, now_s: float) -> None:
+        """Grant free slots to waiters; see `pump`."""
         if self._pumping or self.sharing.source is not None:
             return
         queue = self.queue

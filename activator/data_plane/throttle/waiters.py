@@ -141,7 +141,7 @@ class Heap:
             self._sink(last, index)
 
     def _rise(self, waiter: Waiter, index: int) -> None:
-        """Place the waiter at `index`, or at an ancestor that arrived later."""
+        """Put the waiter at `index` or above it, and move the ancestors that arrived later down."""
         waiters = self.waiters
         while index > 0:
             parent = waiters[(index - 1) // 2]
@@ -153,7 +153,7 @@ class Heap:
         waiter.heap_index = index
 
     def _sink(self, waiter: Waiter, index: int) -> None:
-        """Place the waiter at `index`, or at a descendant that arrived earlier."""
+        """Put the waiter at `index` or below it, and move the descendants that arrived earlier up."""
         waiters = self.waiters
         while 2 * index + 1 < len(waiters):
             child = 2 * index + 1

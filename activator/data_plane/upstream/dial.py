@@ -209,6 +209,7 @@ class Dial(Deadline):
         return self
 
     async def _connect(self, address: PodAddress) -> None:
+        """Open the socket, and report a failure."""
         try:
             if address.is_unix:
                 await self._connect_to_file(address.host)
@@ -239,6 +240,7 @@ class Dial(Deadline):
         self._context.wheel.cancel(self)
 
     def _handshake_ended(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
+        """Hand the secured transport to the connection, or report a failure."""
         self._handshake = None  # the handshake refers to the dial: avoid a reference cycle
         address = self._address
         assert address is not None

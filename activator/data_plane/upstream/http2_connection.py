@@ -233,7 +233,10 @@ class Http2PodConnection(Http2StreamOwner):
             self._fail_all(Reason.POD_CLOSED, "", True, False)
 
     def _fail_all(self, reason: Reason, words: str, may_be_untouched: bool, in_order: bool) -> None:
-        """Close the connection and fail its exchanges. `in_order`: bytes already written are still sent."""
+        """Close the connection and fail its exchanges.
+
+        `may_be_untouched`: those without a byte of a response are untouched; `in_order`: written bytes are still sent.
+        """
         if self.is_closed:
             return
         cancelled = self._cancelled.take()

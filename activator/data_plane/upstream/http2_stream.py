@@ -91,6 +91,7 @@ class Http2PodStream(PodStream):
             codec.send_end(stream, [])
 
     def _report_no_websockets(self) -> None:
+        """Fail the exchange, because the pod does not support extended CONNECT."""
         exchange = self.exchange
         self.exchange = None
         if exchange is not None:

@@ -261,6 +261,7 @@ class PodPool(ConnectionOwner):
         identity_check.connected(connection.serve(identity_check))
 
     def _identified(self, connection: PooledConnection, reusable: bool) -> None:
+        """Use a new connection whose identity check was answered, or close it."""
         identity_check = self._identifying.pop(connection)
         identity_check.over = True
         self._context.wheel.cancel(identity_check)
@@ -280,6 +281,7 @@ class PodPool(ConnectionOwner):
         self._refuse(reason)
 
     def _end_identity_check(self, identity_check: IdentityCheck) -> None:
+        """Stop a pending identity check, and cut its connection."""
         identity_check.over = True
         self._context.wheel.cancel(identity_check)
         for connection, pending in self._identifying.items():

@@ -90,6 +90,7 @@ class PoolFactory:
             del self._figures[pod]
 
     def _address_of(self, tracker: PodTracker, settings: ConnectionSpec) -> PodAddress:
+        """Return the address of a pod, with the settings for a connection to it."""
         host, port = split_address(tracker.address)
         server_name = "" if settings.tls is None else settings.tls.server_name
         lenient = settings.lenient
