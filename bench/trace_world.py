@@ -280,7 +280,7 @@ class TraceWorld:
     def _requeue(self, guest: Guest, failed: Lease) -> Reason | None:
         # The throttler may grant before it returns: until then the model must have the guest again.
         if self.throttler.queue.failure is None and not self._passes(guest):
-            if not guest.sorted:
+            if not guest.is_classified:
                 guest.level, guest.share, guest.charge = self._place_of(guest)
             self.model.rejoin(guest)
         return self.throttler.requeue(guest, failed, Reason.CONNECT_FAILED)

@@ -1,7 +1,7 @@
 """The messages that are streams, and are never buffered because their peers interact while they are sent.
 
-A response is always forwarded as it arrives, and the buffer takes what the client does not. In a stream, buffered data
-would be outdated, so its pod waits for the client instead.
+A response is always forwarded as it arrives, and the buffer holds what the client has not read yet. In a stream,
+buffered data would be outdated, so its pod waits for the client instead.
 """
 
 from __future__ import annotations

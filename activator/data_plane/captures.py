@@ -25,78 +25,78 @@ CAPTURES_CHECK_S: Final = 1.0  # interval between two checks for captures whose 
 
 @final
 class Capture(BodyWatcher):
-    """The heads and the first `bytes_max` bytes of both bodies of one request. `key`: its revision."""
+    """The heads and the first `bytes_max` bytes of both bodies of one request to the revision `key`."""
 
-    def __init__(self, room: CaptureRoom, key: str, bytes_max: int, keep_s: float) -> None:
+    def __init__(self, store: CaptureStore, key: str, bytes_max: int, keep_s: float) -> None:
         super().__init__()
         self.key = key
-        self.number: int = 0  # also that of its record; set when the request has ended
-        self.until_s: float = 0.0  # set at the same time
+        self.number: int = 0  # also the number of its record; set when the request has ended
+        self.until_s: float = 0.0  # when it expires; set at the same time
         self.bytes_max = bytes_max
         self.keep_s = keep_s
-        self.size: i64 = CAPTURE_BYTES_MIN  # counted for it
+        self.size: i64 = CAPTURE_BYTES_MIN  # counted in `CaptureStore.size`
         self.request_head: bytes = b""
         self.response_head: bytes = b""
         self.request_body = bytearray()
         self.response_body = bytearray()
         self.is_cut: bool = False  # something was left out
         self._has_request: bool = True  # the request body is known from its beginning
-        self._data: i64 = 0  # bytes kept
+        self._kept_bytes: i64 = 0  # heads and bodies
         self._is_stopped: bool = False
-        self._room: CaptureRoom | None = room  # None once it is kept or dropped
+        self._store: CaptureStore | None = store  # None once it is kept or dropped
 
     def add_request(self, head: bytes, body: bytes | None) -> None:
         """Keep the head and the received part of the body; None: it is not available, and the body is left out."""
-        self.request_head = self._fitting(head, CAPTURE_HEAD_BYTES_MAX)
+        self.request_head = self._reserve(head, CAPTURE_HEAD_BYTES_MAX)
         if body is None:
             self._has_request, self.is_cut = False, True
         else:
             self.client_sent(body)
 
     def add_response_head(self, head: bytes) -> None:
-        self.response_head = self._fitting(head, CAPTURE_HEAD_BYTES_MAX)
+        self.response_head = self._reserve(head, CAPTURE_HEAD_BYTES_MAX)
 
     def client_sent(self, data: bytes) -> None:
         if self._has_request:
-            self.request_body += self._fitting(data, self.bytes_max - len(self.request_body))
+            self.request_body += self._reserve(data, self.bytes_max - len(self.request_body))
 
     def pod_sent(self, data: bytes) -> None:
-        self.response_body += self._fitting(data, self.bytes_max - len(self.response_body))
+        self.response_body += self._reserve(data, self.bytes_max - len(self.response_body))
 
     def stop(self) -> None:
         """Take no more data."""
         self._is_stopped = True
 
     def keep(self, number: int) -> None:
-        """Keep the complete capture for its time, as that of the record `number`."""
-        room, self._room = self._room, None
-        if room is not None:
+        """Keep the complete capture in the store until it expires, as the capture of the record `number`."""
+        store, self._store = self._store, None
+        if store is not None:
             self.number = number
-            room.keep(self)
+            store.keep(self)
 
     def release(self) -> None:
         """Drop the capture, unless it is kept."""
         self._is_stopped = True
-        room, self._room = self._room, None
-        if room is not None:
-            room.size -= self.size
+        store, self._store = self._store, None
+        if store is not None:
+            store.size -= self.size
 
-    def _fitting(self, data: bytes, bytes_max: i64) -> bytes:
-        """Return the part of `data` for which there is room, at most `bytes_max`, and count it."""
-        room = self._room
+    def _reserve(self, data: bytes, bytes_max: i64) -> bytes:
+        """Return the beginning of `data` for which there is room, at most `bytes_max`, and count it."""
+        store = self._store
         part = data[: max(bytes_max, 0)]
-        more: i64 = max(self._data + len(part) - self.size, 0)
-        if room is None or self._is_stopped or (more > 0 and not room.make_room(more)):
-            more, part = 0, b""
-        self.size += more
-        self._data += len(part)
+        extra: i64 = max(self._kept_bytes + len(part) - self.size, 0)
+        if store is None or self._is_stopped or (extra > 0 and not store.make_room(extra)):
+            extra, part = 0, b""
+        self.size += extra
+        self._kept_bytes += len(part)
         if len(part) < len(data):
             self.is_cut = True
         return part
 
 
 @final
-class CaptureRoom(Deadline):
+class CaptureStore(Deadline):
     """The captures of one data plane, and the numbers of its records."""
 
     def __init__(self, wheel: TimingWheel, now: Now) -> None:
@@ -126,11 +126,11 @@ class CaptureRoom(Deadline):
             self._wheel.arm(self, max(capture.until_s, now_s + CAPTURES_CHECK_S))
 
     def find(self, number: int) -> Capture | None:
-        """Return the capture with this number; None if there is none, or none any more."""
+        """Return the capture with this number; None if it was never kept, or has been dropped."""
         return self._kept.get(number)
 
     def make_room(self, count: int) -> bool:
-        """Count so many bytes more, and drop the oldest captures for them; return False if there is no room."""
+        """Count `count` bytes, and drop the oldest complete captures for them; return False if there is no room."""
         while self.size + count > CAPTURES_BYTES_MAX:
             oldest = next(iter(self._kept), 0)
             if oldest == 0:
@@ -140,9 +140,9 @@ class CaptureRoom(Deadline):
         return True
 
     def expired(self, now_s: float) -> None:
-        for one in [one for one in self._kept.values() if one.until_s <= now_s]:
-            del self._kept[one.number]
-            self.size -= one.size
+        for capture in [capture for capture in self._kept.values() if capture.until_s <= now_s]:
+            del self._kept[capture.number]
+            self.size -= capture.size
         if self._kept:
-            next_s = min(one.until_s for one in self._kept.values())
+            next_s = min(capture.until_s for capture in self._kept.values())
             self._wheel.arm(self, max(next_s, now_s + CAPTURES_CHECK_S))

@@ -55,7 +55,7 @@ class Connection:
     # --- implemented by subclasses ---
 
     def _turn_came(self) -> None:
-        """Parse the rest of a read that has used the share of the last turn."""
+        """Continue to parse the last read, which was longer than the share of one turn."""
         raise NotImplementedError
 
     def _new_writer(self, transport: Transport) -> BufferedWriter:
@@ -71,6 +71,7 @@ class Connection:
     # --- for subclasses ---
 
     def _start(self, transport: Transport) -> None:
+        """Use an open transport from now on."""
         self._transport = transport
         self._writer = self._new_writer(transport)
         self._reading.start(transport if self.bare is None else self.bare)

@@ -36,15 +36,15 @@ from activator.runtime.reasons import Reason
 HOLD_MAX_S: Final = 3600.0  # the longest hold of a request by a filter
 
 WITHOUT_BODY: Final = frozenset({204, 205, 304})  # statuses of responses without a body
-NO_PLACE: Final = Waiter()  # the place of an exchange without a revision, and of one that is over
+NO_PLACE: Final = Waiter()  # the queue entry of an exchange without a revision, and of one that is over
 
 
 class Exchange(Deadline):
     """One request from its arrival to its end, with all its state that is visible outside the proxy."""
 
-    is_unverified: bool = False  # as `is_quiet`, until a filter that holds it calls `verified`
+    is_unverified: bool = False  # treated as quiet until the filter that holds the request calls `verified`
     body_editor: BodyEditor | None = None  # a filter's edit of the body; without effect on gRPC and content codings
-    rate_wait_s: float = 0.0  # until its client's address may send another request; 0.0: it is admitted
+    rate_wait_s: float = 0.0  # until the client's address may send another request; 0.0: this one is admitted
 
     def __init__(self, head: RequestHead, client: ClientStream, arrived_s: float) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class Exchange(Deadline):
         self.phase: i64 = ARRIVED  # phases.py
         self.read_s: float = 0.0  # the time of the current read from the client; 0.0 in between
         self._client = client  # or its outermost wrapper; a dummy after the end of the request
-        self._client_full: bool = False  # the client reads more slowly than it is sent data
+        self._client_full: bool = False  # the client reads more slowly than the pod sends
         self._taken_bytes: int = 0  # bytes that the client had taken at the last check
         # Times:
         self.arrived_s: float = arrived_s
-        self.asked_for_slot_s: float = arrived_s  # later if its body was gathered first
+        self.asked_for_slot_s: float = arrived_s  # later if a filter has held it or gathered its body
         self.queued_s: float = 0.0
         self.granted_s: float = 0.0
         self.connected_s: float = 0.0
@@ -66,7 +66,7 @@ class Exchange(Deadline):
         self.is_client_slow: bool = False  # the pod is not read until the client catches up
         self.blocked_s: float = 0.0  # the client has taken nothing of the response since then; 0.0: not blocked
         self.progress_s: float = 0.0  # last data from the pod; in a tunnel, from either side
-        self.paused_s: float = 0.0  # total pauses of the event loop since its arrival, which count for no limit
+        self.paused_s: float = 0.0  # total pauses of the event loop since its arrival; no time limit includes them
         self.done_s: float = 0.0
         self.grpc_timeout_s: float = 0.0  # the client's deadline, from its arrival; 0.0: none
         self.start: Start | None = None  # the start from zero that it has waited for
@@ -77,13 +77,13 @@ class Exchange(Deadline):
         self.request_done: bool = not head.has_body  # the request, or the client's stream of a tunnel, is complete
         # Revision and pod:
         self.throttler: RevisionThrottler | None = None  # the throttler of its revision; None: not routed
-        self.place: Waiter = NO_PLACE  # in the queue of its revision
+        self.place: Waiter = NO_PLACE  # its entry in the queue of its revision
         self.lease: Lease | None = None  # its slot
-        self.last_lease: Lease | None = None  # names the last pod that it was granted
-        self.pod: PodStream | None = None  # the connection that carries it
-        self.attempts: int = 0  # pods that failed it
-        self.fallbacks: i64 = 0  # revisions that failed it, before this one
-        self.first_throttler: RevisionThrottler | None = None  # the first of them
+        self.last_lease: Lease | None = None  # names the last pod at which the request had a slot
+        self.pod: PodStream | None = None  # the connection that carries the request
+        self.attempts: int = 0  # pods that have failed the request
+        self.fallbacks: i64 = 0  # revisions that have failed the request, before this one
+        self.first_throttler: RevisionThrottler | None = None  # the first of these revisions
         self.pod_protocol: str = ""  # protocol of the last pod; empty: never connected
         self.upgrade: bytes = head.upgrade  # the offered protocols that its revision accepts
         self.edits: HeadEdits | None = None  # shared by all attempts
@@ -91,13 +91,13 @@ class Exchange(Deadline):
         self.status: i64 = 0  # status of its response; 0: none
         self.reason: Reason | None = None  # why it ended without a complete response of its pod
         self.is_quiet: bool = False  # it starts no pod, and does not count as activity
-        self.access: Access | None = None  # its users, if keys are required
+        self.access: Access | None = None  # the users whose keys it has; None if no keys are required
         self.admission: Admission | None = None  # set if its user has limits
         self.destination: str | None = None  # revision key set by a filter; empty: determined by the host
         self.is_detached: bool = False  # its client does not wait for the response
         self.is_handed_over: bool = False  # another exchange continues the request, and counts it
         self.is_grpc: bool = False
-        self.grpc_status: i64 = NO_STATUS  # the status of the call
+        self.grpc_status: i64 = NO_STATUS  # the status of the gRPC call
         self.trace: TraceContext | None = None  # set if it is traced
         self.usage: Usage | None = None  # set if its tokens are counted
         self.capture: Capture | None = None  # set if its heads and bodies are kept
@@ -105,7 +105,7 @@ class Exchange(Deadline):
     # --- calls of the client's connection ---
 
     def begin(self) -> None:
-        """Find a revision and a pod for the request, whose turn has come."""
+        """Start to route the request, because the connection has processed those before it."""
         raise NotImplementedError
 
     def refuse_unsent(self) -> bool:
@@ -127,6 +127,7 @@ class Exchange(Deadline):
         raise NotImplementedError
 
     def client_drained(self) -> None:
+        """Handle a client that has read the data that blocked it."""
         raise NotImplementedError
 
     # --- for filters, time limits and logs ---
@@ -142,7 +143,7 @@ class Exchange(Deadline):
         return self._client
 
     def is_client_full(self) -> bool:
-        """Return True if the client reads more slowly than it is sent data."""
+        """Return True if the client reads more slowly than the pod sends."""
         return self._client_full
 
     def has_client_taken(self) -> bool:
@@ -157,6 +158,7 @@ class Exchange(Deadline):
         return self._client.endpoints()
 
     def loop_paused(self, pause_s: float) -> None:
+        """Exclude a pause of the event loop from the time limits."""
         self.paused_s += pause_s
         if self.progress_s > 0.0:
             self.progress_s += pause_s
@@ -203,7 +205,10 @@ class Exchange(Deadline):
     # --- calls of filters ---
 
     def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
-        """End the request with this response; only before a byte of another one has been sent to the client."""
+        """End the request with this response; only before a byte of another one has been sent to the client.
+
+        `is_success`: as the outcome of the request in the metrics. `is_logged`: in the access log.
+        """
         raise NotImplementedError
 
     def answer(self, status: int, body: bytes = b"", headers: Headers | None = None) -> None:
@@ -263,7 +268,7 @@ class Exchange(Deadline):
     def fall_back(self, key: str, reason: Reason, any_method: bool = False) -> bool:
         """Move the request to another revision, namespace/name; return False if that is not possible.
 
-        `any_method`: also one that is not idempotent and was sent to a pod.
+        `any_method`: also a request that is not idempotent and was sent to a pod.
         """
         raise NotImplementedError
 
@@ -280,12 +285,12 @@ class Exchange(Deadline):
         return "" if throttler is None else throttler.key
 
     def spec(self) -> RevisionSpec | None:
-        """Return the specification of its revision; None if it is not routed."""
+        """Return the specification of the request's revision; None if it is not routed."""
         throttler = self.throttler
         return None if throttler is None else throttler.spec
 
     def counts(self) -> bool:
-        """Return True if it counts as activity."""
+        """Return True if the request counts as activity."""
         return not self.is_quiet and not self.is_unverified
 
     def verified(self, now_s: float) -> None:
@@ -302,9 +307,9 @@ class Exchange(Deadline):
         """Attach `trace_id` to the histograms that the request was added to. `time_s`: Unix time."""
 
     def retries(self) -> int:
-        """Return the number of pods that failed it before the last one."""
+        """Return the number of pods that have failed the request before the last one."""
         return self.attempts
 
     def was_tunnel(self) -> bool:
-        """Return True if it is or was a tunnel, whose duration and data depend on client and pod only."""
+        """Return True if the request is or was a tunnel, whose duration and data depend on client and pod only."""
         return self.status == 101

@@ -122,11 +122,11 @@ class PlaneHooks(TableHooks):
         self._data.answers.revision_set(throttler.key, throttler.spec.filters.respond_async is not None)
         entries = {entry_of(port) for port in throttler.routing.ports}
         if entries:
-            left = self._data.registry.leaving
+            leaving = self._data.registry.leaving
             if throttler.routing.is_left:
-                left.update(entries)
+                leaving.update(entries)
             else:
-                left.difference_update(entries)
+                leaving.difference_update(entries)
         member = self._data.member
         if member is not None:
             if throttler.spec.container_concurrency > 0:

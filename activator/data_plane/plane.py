@@ -17,7 +17,7 @@ from activator.config.model.file import Config
 from activator.config.model.kubernetes import ACTIVATIONS
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
 from activator.data_plane import settings, statistics
-from activator.data_plane.captures import CaptureRoom
+from activator.data_plane.captures import CaptureStore
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.hooks import PlaneEvents, PlaneHooks
 from activator.data_plane.loads.messages import PodLoads
@@ -35,7 +35,7 @@ from activator.data_plane.quotas.quotas import Quotas
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
-from activator.data_plane.shown_requests import described, shown
+from activator.data_plane.shown_requests import describe_capture, describe_requests
 from activator.data_plane.snapshot import revisions
 from activator.data_plane.stored_responses.links import StoredResponseLinks
 from activator.data_plane.stored_responses.messages import AnswerMessage
@@ -88,7 +88,7 @@ Send = Callable[[FromData], None]
 class DataPlane:
     """The data plane of one worker; only one event loop uses it.
 
-    `logs_limits`: log findings about the system; of several data planes, one does so.
+    `logs_limits`: log if the system lowers a limit; of several data planes, only one does so.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class DataPlane:
         answers.number = ALONE
         self.answer_links = StoredResponseLinks(answers)
         self.proxy.answers = answers
-        self.captures = CaptureRoom(self.wheel, now)
+        self.captures = CaptureStore(self.wheel, now)
         self.quotas = Quotas(now)
         filters_rng = Rng(secrets.randbits(30))
         connections_max = settings.connections_max(config.limits.connections, logs_limits)
@@ -171,8 +171,9 @@ class DataPlane:
     def join(self, member: Member, send: Callable[[int, PodLoads | AnswerMessage | QuotaMessage], None]) -> SharedLoads:
         """Join a group of data planes.
 
-        They share the slots of all revisions with a limit and, by `send`, the loads of all others, stored responses,
-        and the quotas of users. A data plane that has served alone grants nothing until a view names an owner.
+        Its members share the slots of all revisions with a limit and, by `send`, the loads of the other revisions,
+        stored responses, and the quotas of users. A data plane that has served alone grants nothing until a view names
+        an owner.
         """
         self.member = member
         self.loads = SharedLoads(self.wheel, self._now, send)
@@ -191,7 +192,7 @@ class DataPlane:
         self.execute(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
 
     def reject_queued(self, cause: str) -> None:
-        """Answer queued and new requests with the cause, where nothing grants slots or starts pods any more."""
+        """Answer queued and new requests with the cause, because nothing can grant slots or start pods any more."""
         for key, throttler in list(self.tables.throttlers.items()):
             if throttler.spec.container_concurrency > 0 or throttler.table.capacity == 0:
                 self.tables.apply([FailRevision(key, cause)])
@@ -325,7 +326,7 @@ class DataPlane:
         """Return the last `count` records of this revision, or of all if `key` is empty (shown_requests.py)."""
         throttlers = self.tables.throttlers
         chosen = [*throttlers.values()] if not key else [throttlers[key]] if key in throttlers else []
-        return described(chosen, count, self._now())
+        return describe_requests(chosen, count, self._now())
 
     def capture_of(self, number: int) -> dict[str, Any] | None:
         """Return the capture with this number, with its secrets masked; None if there is none."""
@@ -334,7 +335,7 @@ class DataPlane:
         record = None if throttler is None else throttler.spec.filters.record
         if capture is None or record is None or record.capture_bytes == 0:  # a reload may have forbidden it
             return None
-        return shown(capture)
+        return describe_capture(capture)
 
     def _renew_filters(self) -> None:
         """Apply the filters of all requests from now on."""
@@ -394,6 +395,7 @@ class DataPlane:
         return finished
 
     def _loop_paused(self, pause_s: float) -> None:
+        """Count and log a pause of the event loop."""
         self.pauses_total += 1
         log.warning("the process did not run for %.1f s; deadlines of requests are extended by that time", pause_s)
 

@@ -42,24 +42,24 @@ def request_limits(limits: Limits) -> RequestLimits:
     )
 
 
-def connections_max(wanted: int, logs_limits: bool) -> int:
+def connections_max(configured: int, logs_limits: bool) -> int:
     """Return the limit of client connections: at most half of the descriptors, because each request uses two.
 
-    `logs_limits`: log it if it is lower than `wanted`.
+    `logs_limits`: log a limit below `configured`.
     """
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
-        return wanted
+        return configured
     possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
-    if possible < wanted and logs_limits:
+    if possible < configured and logs_limits:
         log.log(
-            logging.DEBUG if wanted == Limits().connections else logging.WARNING,
+            logging.DEBUG if configured == Limits().connections else logging.WARNING,
             "limits.connections is %d instead of %d: only %d open files are allowed (ulimit -n)",
             possible,
-            wanted,
+            configured,
             allowed,
         )
-    return min(possible, wanted)
+    return min(possible, configured)
 
 
 def trusts_revision_headers(config: Config) -> bool:

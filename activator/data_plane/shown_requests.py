@@ -13,28 +13,29 @@ from activator.runtime.reasons import Reason
 CLIENT_GONE_STATUS = 499  # as in the access log
 
 
-def described(throttlers: list[RevisionThrottler], count: int, now_s: float) -> dict[str, Any]:
-    """Return the last `count` records of these revisions, the newest first; `age_s`: since its end.
+def describe_requests(throttlers: list[RevisionThrottler], count: int, now_s: float) -> dict[str, Any]:
+    """Return the last `count` records of these revisions, the newest first; `age_s`: time since the end of the request.
 
     `evicted`: the greatest number of a record that was dropped for a newer one.
     """
-    rings = [ring for ring in [one.counters.last_requests for one in throttlers] if ring is not None]
-    records = [_record(one, now_s) for one in newest(rings, count)]
+    rings = [ring for ring in [throttler.counters.last_requests for throttler in throttlers] if ring is not None]
+    records = [_record(record, now_s) for record in newest(rings, count)]
     return {"records": records, "evicted": max([ring.evicted for ring in rings], default=0)}
 
 
 def _record(record: RequestRecord, now_s: float) -> dict[str, Any]:
-    found: dict[str, Any] = record._asdict()
-    found["age_s"] = now_s - found.pop("ended_s")
-    found["target"] = masked_target(record.target)
+    """Return a record as plain data."""
+    fields: dict[str, Any] = record._asdict()
+    fields["age_s"] = now_s - fields.pop("ended_s")
+    fields["target"] = masked_target(record.target)
     if record.status == 0 and record.reason == Reason.CLIENT_GONE.value:
-        found["status"] = CLIENT_GONE_STATUS
+        fields["status"] = CLIENT_GONE_STATUS
     if record.tokens is not None:
-        found["tokens"] = record.tokens._asdict()
-    return {name: round(value, 6) if isinstance(value, float) else value for name, value in found.items()}
+        fields["tokens"] = record.tokens._asdict()
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in fields.items()}
 
 
-def shown(capture: Capture) -> dict[str, Any]:
+def describe_capture(capture: Capture) -> dict[str, Any]:
     """Return what one request sent and received."""
     return {
         "request": _message(capture.request_head, capture.request_body),
@@ -51,6 +52,7 @@ def _message(head: bytes, body: bytearray) -> dict[str, str]:
 
 
 def _content_type(head: bytes) -> bytes:
+    """Return the value of Content-Type; empty if there is none."""
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.lower() == b"content-type":

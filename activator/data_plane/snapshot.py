@@ -29,7 +29,7 @@ def revision(throttler: RevisionThrottler, now_s: float) -> dict[str, Any]:
     table = throttler.table
     counters = throttler.counters
     sharing = throttler.sharing
-    held = [tracker for tracker in table.slots[: table.length] if tracker.state != EMPTY]
+    trackers = [tracker for tracker in table.slots[: table.length] if tracker.state != EMPTY]
     lent = {} if sharing.lending is None else sharing.lending.lent_of()
     namespace, _, name = throttler.key.partition("/")
     return {
@@ -63,7 +63,7 @@ def revision(throttler: RevisionThrottler, now_s: float) -> dict[str, Any]:
             "late_releases": table.late_releases,
             "bad_picks": table.bad_picks,
         },
-        "slots": [slot(tracker, lent.get(tracker, 0)) for tracker in held],
+        "slots": [slot(tracker, lent.get(tracker, 0)) for tracker in trackers],
     }
 
 
@@ -89,13 +89,13 @@ def waiting_requests(throttler: RevisionThrottler, now_s: float) -> list[dict[st
     `expected_s`: the likely rest of the wait, as a client of the waiting page gets it. With priorities or fair shares,
     later requests may be served first.
     """
-    found: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
     for position, waiter in enumerate(throttler.queue.waiters.by_arrival(), 1):
         head = waiter.request()
         if head is None or waiter.is_remote:  # a start request, or another member's
             continue
         target = head.target[:TARGET_CHARACTERS_MAX].decode("ascii", "replace")
-        found.append(
+        requests.append(
             {
                 "asked_s": waiter.asked_s,  # monotonic, for the order over several workers
                 "waited_s": round(now_s - waiter.asked_s, 3),
@@ -106,14 +106,14 @@ def waiting_requests(throttler: RevisionThrottler, now_s: float) -> list[dict[st
                 "level": waiter.level,
             }
         )
-        if len(found) == WAITING_SHOWN_MAX:
+        if len(requests) == WAITING_SHOWN_MAX:
             break
-    return found
+    return requests
 
 
 def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
     """Return one pod, of which other data planes have `lent` slots."""
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "slot": tracker.slot,
         "pod": tracker.identity,
         "address": tracker.address,
@@ -128,12 +128,12 @@ def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
     }
     if isinstance(tracker.attachment, PodPool):
         pool = tracker.attachment.in_use()
-        shown["connections"] = pool.statistics()
+        fields["connections"] = pool.statistics()
         figures = pool.figures
-        shown["responses"] = figures.responses
-        shown["errors"] = figures.errors
-        shown["first_byte_total_s"] = round(figures.first_byte_total_s, 6)
-    return shown
+        fields["responses"] = figures.responses
+        fields["errors"] = figures.errors
+        fields["first_byte_total_s"] = round(figures.first_byte_total_s, 6)
+    return fields
 
 
 def waits_for(throttler: RevisionThrottler) -> str:

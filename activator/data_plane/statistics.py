@@ -89,25 +89,26 @@ def _by_pod(table: TrackerTable, pods_max: int) -> dict[str, tuple[int, int, flo
 
     A pod that drains is left out if another one has its address, or if there are too many of them.
     """
-    found: dict[str, tuple[int, int, float]] = {}
+    by_pod: dict[str, tuple[int, int, float]] = {}
     draining: list[PodTracker] = []
     for tracker in table.slots[: table.length]:
         if tracker.state == DRAINING:
             draining.append(tracker)
         else:
-            _add_figures(found, tracker)
-            if len(found) > pods_max:
+            _add_figures(by_pod, tracker)
+            if len(by_pod) > pods_max:
                 return {}
     for tracker in draining[:pods_max]:
-        _add_figures(found, tracker)
-    return found
+        _add_figures(by_pod, tracker)
+    return by_pod
 
 
-def _add_figures(found: dict[str, tuple[int, int, float]], tracker: PodTracker) -> None:
+def _add_figures(by_pod: dict[str, tuple[int, int, float]], tracker: PodTracker) -> None:
+    """Add the figures of a pod under its address, unless another pod has that address."""
     pool = tracker.attachment
-    if isinstance(pool, PodPool) and tracker.address not in found:
+    if isinstance(pool, PodPool) and tracker.address not in by_pod:
         figures = pool.in_use().figures
-        found[tracker.address] = figures.responses, figures.errors, figures.first_byte_total_s
+        by_pod[tracker.address] = figures.responses, figures.errors, figures.first_byte_total_s
 
 
 def _table(table: TrackerTable, in_flight: int) -> TableStatistics:

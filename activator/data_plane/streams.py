@@ -6,7 +6,7 @@
     PodStream     ◄─ send_request, send_body, send_end, abort, pause/resume ─────────────  PodUser
 
 Rules
-  1. Nothing here depends on the HTTP version: a request may arrive over one and be forwarded over another.
+  1. None of these classes depends on the HTTP version: a request may arrive over one and be forwarded over another.
   2. Every method is a plain `def`, takes effect at once, and may be called until the exchange is over; later calls have
      no effect.
   3. Bodies are bytes as the parser delivered them, never views of the receive buffer.

@@ -28,7 +28,7 @@ class User:
     def __init__(self, spec: UserSpec, totals: UserTotals) -> None:
         self.name: str = spec.name
         self.share: bytes = spec.name.encode()  # in queues with the discipline `fair`
-        self.level: int = spec.level  # in queues with the discipline `priority`; NO_LEVEL: that of the header
+        self.level: int = spec.level  # in queues with the discipline `priority`; NO_LEVEL: the header states it
         self.totals = totals
         revisions = spec.revisions
         self._revisions: frozenset[str] | None = None if revisions is None else frozenset(revisions)
@@ -47,7 +47,7 @@ class Access:
         self.source = source  # the filter that has recognized the keys; another one may know other users
         self.users = users
         self.has_key = has_key  # otherwise the only user is that of requests without a key
-        self.user: User | None = None  # None: no revision yet, or one that none of them may use
+        self.user: User | None = None  # None: it has no revision yet, or no user may use that
 
     def choose(self, key: str) -> User | None:
         """Set and return the first user that may use the revision `key`; None if there is none."""

@@ -27,7 +27,7 @@ from lb.tracker import READY
 
 HISTORY_INTERVAL_S: Final = 10.0  # the least time between two samples
 HISTORY_SPAN_S: Final = 3_600.0
-HISTORY_DAY_INTERVAL_S: Final = 300.0  # the same for samples of the day
+HISTORY_DAY_INTERVAL_S: Final = 300.0  # the least time between two samples of the day
 HISTORY_DAY_S: Final = 86_400.0
 HISTORY_REVISIONS_MAX: Final = 500  # some 20 KiB each
 RECENT_S: Final = 300.0  # failures need attention for this time
@@ -54,8 +54,8 @@ class Sample(NamedTuple):
 _FAILURES: Final = Sample._fields.index("failures")
 
 
-class _Before(NamedTuple):
-    """The totals at the last reading, and since when the revision has its state."""
+class _Totals(NamedTuple):
+    """The totals of a revision at the last reading, and the time since which it has its state."""
 
     incarnation: int
     requests: int
@@ -66,15 +66,15 @@ class _Before(NamedTuple):
 
 
 class _Samples:
-    """At most `most` samples, the oldest first."""
+    """At most `samples_max` samples, the oldest first."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, samples_max: int) -> None:
         self.times_s = array("d")  # monotonic
-        self._most = most
+        self._samples_max = samples_max
         self._columns = tuple(array("f") for _ in Sample._fields)
 
     def add(self, now_s: float, sample: Sample) -> None:
-        if len(self.times_s) >= self._most:
+        if len(self.times_s) >= self._samples_max:
             for column in (self.times_s, *self._columns):
                 del column[0]
         self.times_s.append(now_s)
@@ -83,17 +83,17 @@ class _Samples:
 
     def failures_since(self, since_s: float) -> float:
         """Return how many requests failed in the samples that were taken after this time."""
-        times_s, rates, found = self.times_s, self._columns[_FAILURES], 0.0
-        for place in range(len(times_s) - 1, -1, -1):
-            if times_s[place] <= since_s:
+        times_s, rates, count = self.times_s, self._columns[_FAILURES], 0.0
+        for index in range(len(times_s) - 1, -1, -1):
+            if times_s[index] <= since_s:
                 break
-            before_s = times_s[place - 1] if place else times_s[0] - HISTORY_INTERVAL_S
-            found += rates[place] * (times_s[place] - before_s)
-        return found
+            before_s = times_s[index - 1] if index else times_s[0] - HISTORY_INTERVAL_S
+            count += rates[index] * (times_s[index] - before_s)
+        return count
 
     def shown(self, now_s: float, span_s: float) -> dict[str, list[float | None]]:
         """Return the samples of the last `span_s` as plain data: a list of their ages, and a list for each figure."""
-        first = next((place for place, time_s in enumerate(self.times_s) if now_s - time_s <= span_s), None)
+        first = next((index for index, time_s in enumerate(self.times_s) if now_s - time_s <= span_s), None)
         if first is None:
             return {}
         ages: list[float | None] = [round(now_s - time_s, 1) for time_s in self.times_s[first:]]
@@ -107,8 +107,8 @@ class _Series:
     def __init__(self) -> None:
         self.hour = _Samples(_SAMPLES_MAX)
         self.day = _Samples(_DAY_SAMPLES_MAX)
-        self._gathered: list[Sample] = []  # for the next sample of the day
-        self._day_s = nan  # the last one
+        self._gathered: list[Sample] = []  # samples for the next one of the day
+        self._day_s = nan  # time of the last sample of the day
 
     def add(self, now_s: float, sample: Sample) -> None:
         self.hour.add(now_s, sample)
@@ -138,7 +138,7 @@ class History:
         self._state = state
         self._now = now
         self._series: OrderedDict[str, _Series] = OrderedDict()  # by last activity, the most recent last
-        self._before: dict[str, _Before] = {}
+        self._totals: dict[str, _Totals] = {}
         self._read_s = nan  # the last reading
 
     async def step(self) -> None:
@@ -149,17 +149,17 @@ class History:
     async def take_samples(self) -> float:
         """Take one sample of every revision. Return how much of the loop's time it took, in seconds."""
         began_s = self._now()
-        since_s, self._read_s = began_s - self._read_s, began_s
+        gap_s, self._read_s = began_s - self._read_s, began_s
         took_s = 0.0
-        current: dict[str, _Before] = {}
-        for one in self._statistics():
-            if not one.dropped:
-                current[one.key] = self._take(one, since_s)
+        current: dict[str, _Totals] = {}
+        for statistics in self._statistics():
+            if not statistics.dropped:
+                current[statistics.key] = self._take(statistics, gap_s)
             if self._now() - began_s >= SAMPLING_TURN_S:
                 took_s += self._now() - began_s
                 await pause(0.0)
                 began_s = self._now()
-        self._before = current
+        self._totals = current
         for key in self._series.keys() - current.keys():
             del self._series[key]
         return took_s + self._now() - began_s
@@ -167,68 +167,70 @@ class History:
     def shown(self, keys: Sequence[str] = (), is_day: bool = False) -> dict[str, Any]:
         """Return the series of these revisions, of the hour or the day, as plain data; of all if `keys` is empty."""
         now_s = self._now()
-        found = [(key, self._series[key]) for key in keys or [*self._series] if key in self._series]
+        chosen = [(key, self._series[key]) for key in keys or [*self._series] if key in self._series]
         if is_day:
-            return {key: series.day.shown(now_s, HISTORY_DAY_S) for key, series in found}
-        return {key: series.hour.shown(now_s, HISTORY_SPAN_S) for key, series in found}
+            return {key: series.day.shown(now_s, HISTORY_DAY_S) for key, series in chosen}
+        return {key: series.hour.shown(now_s, HISTORY_SPAN_S) for key, series in chosen}
 
     def state_age_s(self, key: str, state: str) -> float:
         """Return for how long a revision has had its state, to HISTORY_INTERVAL_S."""
-        before, now_s = self._before.get(key), self._now()
+        before, now_s = self._totals.get(key), self._now()
         return now_s - before.since_s if before is not None and before.state == state else 0.0
 
-    def recent_failures(self, one: RevisionStatistics) -> int:
+    def recent_failures(self, statistics: RevisionStatistics) -> int:
         """Return how many requests of a revision failed in the last `RECENT_S`, to HISTORY_INTERVAL_S."""
-        failed = failures(one)
-        before, series = self._before.get(one.key), self._series.get(one.key)
-        if not failed or before is None or before.incarnation != one.incarnation:
+        failed = failures(statistics)
+        before, series = self._totals.get(statistics.key), self._series.get(statistics.key)
+        if not failed or before is None or before.incarnation != statistics.incarnation:
             return failed
         sampled = 0.0 if series is None else series.hour.failures_since(self._now() - RECENT_S)
         return failed - before.failures + round(sampled)
 
-    def _take(self, one: RevisionStatistics, passed_s: float) -> _Before:
-        before = self._before.get(one.key)
-        duration = None if one.traffic is None else one.traffic.duration
-        failed = failures(one)
+    def _take(self, statistics: RevisionStatistics, gap_s: float) -> _Totals:
+        """Add a sample of a revision, `gap_s` after the last reading; return its totals."""
+        before = self._totals.get(statistics.key)
+        duration = None if statistics.traffic is None else statistics.traffic.duration
+        failed = failures(statistics)
         buckets = () if duration is None else duration.buckets
-        state = self._state(one)
+        state = self._state(statistics)
         since_s = self._read_s if before is None or before.state != state else before.since_s
-        now = _Before(one.incarnation, one.requests_total, failed, buckets, state, since_s)
-        if before is None or before.incarnation != one.incarnation:
-            before = _Before(one.incarnation, 0, 0, (), "", 0.0)
-        ready = one.table.pods[READY]
-        series = self._series.get(one.key)
-        if now.requests != before.requests or one.queued or one.table.in_flight or (ready and series is None):
+        now = _Totals(statistics.incarnation, statistics.requests_total, failed, buckets, state, since_s)
+        if before is None or before.incarnation != statistics.incarnation:
+            before = _Totals(statistics.incarnation, 0, 0, (), "", 0.0)
+        ready = statistics.table.pods[READY]
+        series = self._series.get(statistics.key)
+        has_requests = now.requests != before.requests or statistics.queued or statistics.table.in_flight
+        if has_requests or (ready and series is None):
             if series is None:
-                series = self._series[one.key] = _Series()
+                series = self._series[statistics.key] = _Series()
                 if len(self._series) > HISTORY_REVISIONS_MAX:
                     self._series.popitem(last=False)
-            self._series.move_to_end(one.key)
-        if series is not None and not isnan(passed_s):
+            self._series.move_to_end(statistics.key)
+        if series is not None and not isnan(gap_s):
             p50_s, p99_s = quantiles(between(before.buckets, buckets), (0.5, 0.99))
-            rates = ((now.requests - before.requests) / passed_s, (failed - before.failures) / passed_s)
-            series.add(self._read_s, Sample(*rates, p50_s, p99_s, one.queued, one.table.in_flight, ready))
+            rates = ((now.requests - before.requests) / gap_s, (failed - before.failures) / gap_s)
+            series.add(self._read_s, Sample(*rates, p50_s, p99_s, statistics.queued, statistics.table.in_flight, ready))
         return now
 
 
-def failures(one: RevisionStatistics) -> int:
+def failures(statistics: RevisionStatistics) -> int:
     """Return how many requests failed: their pod responded with 500 or more, or the reason is not the client's own."""
-    refused = sum(count for word, count in one.failures.items() if word not in CLIENTS_OWN)
-    return refused + sum(count for code, count in one.responses.items() if code >= 500)
+    refused = sum(count for word, count in statistics.failures.items() if word not in CLIENTS_OWN)
+    return refused + sum(count for code, count in statistics.responses.items() if code >= 500)
 
 
 def summary(samples: Sequence[Sample]) -> Sample:
     """Return one sample for all of these: means of the rates and of p50, the greatest of the others."""
-    p50 = [one.p50_s for one in samples if not isnan(one.p50_s)]
-    p99 = [one.p99_s for one in samples if not isnan(one.p99_s)]
+    p50 = [sample.p50_s for sample in samples if not isnan(sample.p50_s)]
+    p99 = [sample.p99_s for sample in samples if not isnan(sample.p99_s)]
     return Sample(
-        sum(one.rate for one in samples) / len(samples),
-        sum(one.failures for one in samples) / len(samples),
+        sum(sample.rate for sample in samples) / len(samples),
+        sum(sample.failures for sample in samples) / len(samples),
         sum(p50) / len(p50) if p50 else nan,
         max(p99, default=nan),
-        max(one.queued for one in samples),
-        max(one.in_flight for one in samples),
-        max(one.ready for one in samples),
+        max(sample.queued for sample in samples),
+        max(sample.in_flight for sample in samples),
+        max(sample.ready for sample in samples),
     )
 
 
@@ -239,16 +241,17 @@ def between(before: Sequence[tuple[float, int]], after: Sequence[tuple[float, in
     return [(bound, count - was) for (bound, count), (_, was) in zip(after, before, strict=True)]
 
 
-def quantiles(buckets: Sequence[tuple[float, int]], wanted: Sequence[float]) -> list[float]:
-    """Return quantiles of cumulative counts, interpolated within a bucket as by Prometheus' `histogram_quantile`.
+def quantiles(buckets: Sequence[tuple[float, int]], shares: Sequence[float]) -> list[float]:
+    """Return the quantiles at `shares` of cumulative counts, interpolated as by Prometheus' `histogram_quantile`.
 
     The results are NaN if there are no observations. A quantile above the last finite bound is reported as that bound.
     """
     count = buckets[-1][1] if buckets else 0
-    return [_quantile(buckets, share * count) if count > 0 else nan for share in wanted]
+    return [_quantile(buckets, share * count) if count > 0 else nan for share in shares]
 
 
 def _quantile(buckets: Sequence[tuple[float, int]], rank: float) -> float:
+    """Return the value at which the cumulative count reaches `rank`."""
     lower, below = 0.0, 0
     for bound, count in buckets:
         if count >= rank:
@@ -259,11 +262,11 @@ def _quantile(buckets: Sequence[tuple[float, int]], rank: float) -> float:
     return lower
 
 
-def distribution_figures(one: Distribution) -> dict[str, float | int | None]:
+def distribution_figures(distribution: Distribution) -> dict[str, float | int | None]:
     """Return the count, the mean and two quantiles, in the unit of the distribution."""
-    count = one.buckets[-1][1] if one.buckets else 0
-    p50, p99 = quantiles(one.buckets, (0.5, 0.99))
-    mean = one.total / count if count else nan
+    count = distribution.buckets[-1][1] if distribution.buckets else 0
+    p50, p99 = quantiles(distribution.buckets, (0.5, 0.99))
+    mean = distribution.total / count if count else nan
     return {"count": count, "mean_s": _rounded(mean), "p50_s": _rounded(p50), "p99_s": _rounded(p99)}
 
 

@@ -33,7 +33,7 @@ log = logging.getLogger("activator.control")
 class KnativeSwitch(Protocol):
     """The part that counts requests for Knative's metrics, exports them, or both."""
 
-    def set(self, wanted: KnativeExport) -> None:
+    def set(self, settings: KnativeExport) -> None:
         """Apply the settings now."""
 
 
@@ -120,33 +120,33 @@ class Telemetry:
         former = log_of(self._config.log, self._cluster)
         self._config = config
         self._cluster = cluster
-        wanted = log_of(config.log, cluster)
-        if self.app_log is not None and wanted != former:
-            self.app_log.set(wanted)
+        settings = log_of(config.log, cluster)
+        if self.app_log is not None and settings != former:
+            self.app_log.set(settings)
 
 
-def access_log_of(own: bool | str, cluster: ClusterSettings) -> bool | str:
+def access_log_of(configured: bool | str, cluster: ClusterSettings) -> bool | str:
     """Return the format of Knative's request log if it is on, otherwise the file's."""
     if not cluster.request_log:
-        return own
+        return configured
     template = cluster.request_log_template
     return f"{REQUEST_TEMPLATE}{template}" if template else KNATIVE
 
 
-def export_of(own: KnativeExport, cluster: ClusterSettings) -> KnativeExport:
+def export_of(configured: KnativeExport, cluster: ClusterSettings) -> KnativeExport:
     """Return Knative's export of metrics if it is on, otherwise the file's."""
     if cluster.metrics_protocol not in {"prometheus", "http/protobuf"}:
-        return own
-    return replace(own, protocol=cluster.metrics_protocol, endpoint=cluster.metrics_endpoint)
+        return configured
+    return replace(configured, protocol=cluster.metrics_protocol, endpoint=cluster.metrics_endpoint)
 
 
-def tracing_of(own: Tracing, cluster: ClusterSettings) -> Tracing:
+def tracing_of(configured: Tracing, cluster: ClusterSettings) -> Tracing:
     """Return Knative's tracing if it is on, otherwise the file's; Knative's endpoint includes the path."""
     if cluster.tracing_protocol != "http/protobuf":
-        return own
+        return configured
     return Tracing("otlp", cluster.tracing_endpoint, cluster.tracing_sampling_rate)
 
 
-def log_of(own: Log, cluster: ClusterSettings) -> Log:
+def log_of(configured: Log, cluster: ClusterSettings) -> Log:
     """Return the log settings, with Knative's level if it has one."""
-    return own if not cluster.log_level else Log(own.format, cluster.log_level, own.levels)
+    return configured if not cluster.log_level else Log(configured.format, cluster.log_level, configured.levels)

@@ -122,7 +122,7 @@ class Recorder:
         for key, one in owned.items():
             if one.complete and key not in self._begun:
                 self._begun.add(key)
-                self._write(Began(self._now(), self._member.number, key, one.since))
+                self._write(Began(self._now(), self._member.number, key, one.since_epoch))
 
 
 class TraceFile:

@@ -281,7 +281,7 @@ class Storm(RuleBasedStateMachine):
             assert len(set(pool._ready)) == len(pool._ready)
             assert all(not one.is_closed for one in pool._ready)
             if pool._waiting and not pool.dialled:
-                assert not pool.window.has_room() or pool._coming() >= len(pool._waiting)
+                assert not pool.window.has_room() or pool._room_being_opened() >= len(pool._waiting)
         it.world.table.check_invariants()
 
     def teardown(self) -> None:

@@ -29,13 +29,13 @@ BY_HAND: Final = (
     ByHand("unproven members are not waited for", "view.View.to_register", " | self.unproven", ""),
     ByHand(
         "a registration of any epoch is one",
-        "member.Member._complete",
-        "peer.registered < owned.since",
+        "member.Member._begin_if_registered",
+        "peer.registered < owned.since_epoch",
         "peer.registered == 0",
     ),
     ByHand(
         "grants of older epochs are acted on",
-        "member.Member._act",
+        "member.Member._process",
         "message.epoch == self.view.epoch",
         "message.epoch <= self.view.epoch",
     ),

@@ -860,7 +860,7 @@ def what_a_request_wants_is_in_its_place_at_the_owner(seed: int) -> None:
     waiting = WaitingRequest(5, 7_777, 1.0, exempt=True, failed_at=pods[1].identity)
     hand.member.receive(2, Want(1, NAME, waiting))
     (waiter,) = hand.throttler.queue.waiters.by_arrival()
-    expect(waiter.exempt and waiter.sorted, "it is an exempt one")
+    expect(waiter.exempt and waiter.is_classified, "it is an exempt one")
     expect(waiter.arrival_at_owner == waiter.arrival == 7_777, "it has its place")
     expect(waiter.avoided is not None and waiter.avoided.identity == pods[1].identity, "it avoids the pod")
     hand.member.receive(2, Want(1, NAME, WaitingRequest(6, 7_778, 1.0)))

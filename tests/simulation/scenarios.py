@@ -228,7 +228,7 @@ def what_a_request_wants_is_known_to_the_owner(seed: int) -> None:
     wants.stand_in_line()
     world.run(0.1)
     (waiter,) = owner.throttlers[KEY].queue.waiters.by_arrival()
-    for name in ("pick_key", "level", "share", "charge", "own_timeout_s", "own_deadline_s", "sorted"):
+    for name in ("pick_key", "level", "share", "charge", "own_timeout_s", "own_deadline_s", "is_classified"):
         expect(getattr(waiter, name) == getattr(wants, name), f"{name} is {getattr(waiter, name)} at the owner")
     expect(abs(waiter.asked_s - owner.now() + borrower.now() - wants.asked_s) < 0.05, "it has waited for as long")
     expect(wants.arrival_at_owner == waiter.arrival, "it knows its place")

@@ -204,7 +204,7 @@ class Wants(Request):
         """As one that is tried again: with what is written here, not with what the discipline makes of it."""
         throttler = self.throttler = self.node.throttlers[self.key]
         throttler.try_acquire(self, self.node.now())
-        self.sorted = True
+        self.is_classified = True
         throttler.rejoin(self)
 
 

@@ -165,7 +165,7 @@ def test_places_are_bounded(said: Said) -> None:
     for number in range(2 * LOG_PLACES_MAX):
         record = logging.LogRecord("x", logging.INFO, "made.py", number, "text", (), None)
         logging.getLogger().handle(record)
-    assert len(said.log._repeats._places) <= LOG_PLACES_MAX
+    assert len(said.log._repeats._call_sites) <= LOG_PLACES_MAX
 
 
 def test_the_parts_are_the_loggers_of_the_code() -> None:

@@ -27,11 +27,11 @@ from lb.tracker import DRAINING
 DORMANT_CHECK_S: Final = 1.0  # interval of the check of a watched request
 COMMENT_BYTES_MAX: Final = 256  # longer data is not searched for comments
 
-_CONTROL: Final = 0x8  # opcodes from this one on are control frames
-_CLOSE: Final = 0x8  # the control frame that counts as traffic
+_CONTROL: Final = 0x8  # the first opcode of control frames
+_CLOSE: Final = 0x8  # opcode of the only control frame that counts as traffic
 _PAYLOAD_16: Final = 126
 _PAYLOAD_64: Final = 127
-_LENGTH_MASK: Final = (1 << 62) - 1  # longer frames do not exist
+_LENGTH_MASK: Final = (1 << 62) - 1  # fits an i64; longer frames do not exist
 
 
 @final
@@ -40,28 +40,29 @@ class FrameScanner:
 
     def __init__(self) -> None:
         self._head = bytearray()  # the incomplete head of the next frame
-        self._left: i64 = 0  # remaining payload bytes of the current frame
-        self._counts: bool = False  # the current frame counts as traffic
+        self._payload_left: i64 = 0  # remaining payload bytes of the current frame
+        self._is_traffic: bool = False  # the current frame counts as traffic
 
     def feed(self, data: bytes) -> bool:
         """Return True if any of the bytes count as traffic."""
         has_traffic = False
-        place: i64 = 0
+        pos: i64 = 0
         size: i64 = len(data)
-        while place < size:
-            if self._left > 0:
-                step = min(self._left, size - place)
-                self._left -= step
-                place += step
-                has_traffic = has_traffic or self._counts
+        while pos < size:
+            if self._payload_left > 0:
+                step = min(self._payload_left, size - pos)
+                self._payload_left -= step
+                pos += step
+                has_traffic = has_traffic or self._is_traffic
                 continue
-            self._head.append(data[place])
-            place += 1
-            if self._head_is_whole():
-                has_traffic = has_traffic or self._counts
+            self._head.append(data[pos])
+            pos += 1
+            if self._parse_head():
+                has_traffic = has_traffic or self._is_traffic
         return has_traffic
 
-    def _head_is_whole(self) -> bool:
+    def _parse_head(self) -> bool:
+        """Return True, and begin the payload, if the head of the frame is complete."""
         head = self._head
         if len(head) < 2:
             return False
@@ -73,8 +74,8 @@ class FrameScanner:
         if extended > 0:
             length = int.from_bytes(bytes(head[2 : 2 + extended]), "big") & _LENGTH_MASK
         opcode = head[0] & 0x0F
-        self._counts = opcode < _CONTROL or opcode == _CLOSE
-        self._left = length
+        self._is_traffic = opcode < _CONTROL or opcode == _CLOSE
+        self._payload_left = length
         self._head = bytearray()
         return True
 
@@ -121,8 +122,8 @@ class ActivityWatch(BodyWatcher):
         self._throttler = throttler
         self._quiet_s = quiet_s
         self._wheel = wheel
-        self._carried_s: float = now_s
-        self._has_carried: bool = False  # traffic since the last check, which sets its time
+        self._traffic_s: float = now_s  # time of the last traffic
+        self._has_traffic: bool = False  # since the last check, which sets `_traffic_s`
         self._is_dormant: bool = False
         self._from_client: FrameScanner | None = None
         self._from_pod: FrameScanner | None = None
@@ -133,33 +134,34 @@ class ActivityWatch(BodyWatcher):
     def client_sent(self, data: bytes) -> None:
         scanner = self._from_client
         if scanner is None or scanner.feed(data):
-            self._has_carried = True
+            self._has_traffic = True
 
     def pod_sent(self, data: bytes) -> None:
         scanner = self._from_pod
         if scanner.feed(data) if scanner is not None else not is_comment(data):
-            self._has_carried = True
+            self._has_traffic = True
 
     def expired(self, now_s: float) -> None:
         request = self._request
         if request is None or request.over:
             return
-        if self._has_carried:
-            self._has_carried = False
-            self._carried_s = now_s
+        if self._has_traffic:
+            self._has_traffic = False
+            self._traffic_s = now_s
             if self._is_dormant:
                 self._wake(request, now_s)
-        elif not self._is_dormant and now_s - self._carried_s >= self._quiet_s:
+        elif not self._is_dormant and now_s - self._traffic_s >= self._quiet_s:
             self._is_dormant = True
             request.is_quiet = True
             self._throttler.counters.quiet += 1
             self._throttler.counters.traffic.ended(now_s)
-        if self._is_dormant and _leaves(request):
+        if self._is_dormant and _is_pod_draining(request):
             request.revoked(Reason.POD_REMOVED, "")
             return
         self._wheel.arm(self, now_s + min(self._quiet_s, DORMANT_CHECK_S))
 
     def _wake(self, request: Exchange, now_s: float) -> None:
+        """Count a dormant request as load again."""
         self._is_dormant = False
         request.is_quiet = False
         self._throttler.counters.quiet -= 1
@@ -178,6 +180,6 @@ def is_comment(data: bytes) -> bool:
     return all(line.startswith(b":") or not line for line in data.splitlines())
 
 
-def _leaves(request: Exchange) -> bool:
+def _is_pod_draining(request: Exchange) -> bool:
     lease = request.lease
     return lease is not None and lease.tracker.generation == lease.generation and lease.tracker.state == DRAINING

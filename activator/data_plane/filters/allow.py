@@ -11,17 +11,17 @@ from activator.runtime.networks import is_within
 from activator.runtime.reasons import Reason
 
 UNIX: Final = "unix"  # the clients of a Unix socket, which have no address
-KEPT_MAX: Final = 4_096  # addresses of which it is known whether they are allowed
+KEPT_MAX: Final = 4_096  # addresses whose result is cached
 
 
 @final
 class Allow(Filter):
-    """The filter that refuses other clients; their requests start no pod and are no load."""
+    """The filter that refuses clients outside the networks; their requests start no pod and are no load."""
 
     def __init__(self, networks: tuple[str, ...]) -> None:
-        self._networks = [ipaddress.ip_network(one) for one in networks if one != UNIX]
+        self._networks = [ipaddress.ip_network(network) for network in networks if network != UNIX]
         self._allows_unix: bool = UNIX in networks
-        self._known: dict[str, bool] = {}
+        self._cached: dict[str, bool] = {}  # by address: if it is allowed
 
     def on_routed(self, request: Exchange) -> None:
         if not self._allows(request):
@@ -32,13 +32,14 @@ class Allow(Filter):
             request.fail(Reason.ADDRESS_NOT_ALLOWED, "")
 
     def _allows(self, request: Exchange) -> bool:
+        """Return True if the client of a request is in the networks."""
         client = request.client()
         ip = client.client_ip()
         if not ip:
             return self._allows_unix and client.is_local()
-        known = self._known.get(ip)
-        if known is None:
-            if len(self._known) >= KEPT_MAX:
-                self._known.clear()
-            known = self._known[ip] = is_within(ip, self._networks)
-        return known
+        is_allowed = self._cached.get(ip)
+        if is_allowed is None:
+            if len(self._cached) >= KEPT_MAX:
+                self._cached.clear()
+            is_allowed = self._cached[ip] = is_within(ip, self._networks)
+        return is_allowed

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.config.specs import FilterSpec, FiltersSpec, RateLimitSpec, UserSpec
-from activator.data_plane.captures import CaptureRoom
+from activator.data_plane.captures import CaptureStore
 from activator.data_plane.filters.activity import ActivityTracking
 from activator.data_plane.filters.allow import Allow
 from activator.data_plane.filters.cors import Cors
@@ -54,8 +54,8 @@ class FilterCatalogue:
         self,
         wheel: TimingWheel,
         now: Now,
-        answers: ResponseStore | None,
-        captures: CaptureRoom,
+        response_store: ResponseStore | None,
+        captures: CaptureStore,
         quotas: Quotas,
         open_pool: OpenPool,
         rng: Rng,
@@ -63,34 +63,34 @@ class FilterCatalogue:
     ) -> None:
         self._wheel = wheel
         self._now = now
-        self._answers = answers
+        self._response_store = response_store
         self._captures = captures
         self._quotas = quotas
         self._open_pool = open_pool
         self._rng = rng
         self._on_error = on_error
-        self._rates: dict[str, RateLimit] = {}  # by revision, because a reload does not reset them
+        self._rates: dict[str, RateLimit] = {}  # by revision; kept because a reload does not reset them
         self._seed: bytes = os.urandom(SEED_BYTES)
         self._knative: KnativeFilter | None = None  # set if Knative's components are the peers
         self._cors: Cors | None = None  # set if pages of other origins are allowed
         self._keys: Keys | None = None  # set if there are users
-        self._limits: QuotaLimits | None = None  # set if one of them has limits
+        self._limits: QuotaLimits | None = None  # set if a user has limits
         self.shared: tuple[Filter, ...] = ()  # filters of all requests
-        self.user_weights: dict[bytes, int] = {}  # those other than 1, in queues with the discipline `fair`
+        self.user_weights: dict[bytes, int] = {}  # weights other than 1, by user; for queues of `fair`
 
     def speak_knative(self, cluster_domain: str, passes_through: bool, unhealthy: Callable[[bytes], str]) -> bool:
         """Follow Knative's conventions in all requests (see `KnativeDialect`); return True if that is new."""
         is_new = self._knative is None
         if self._knative is None:
             self._knative = KnativeFilter(KnativeDialect(unhealthy, cluster_domain))
-            self._share()
+            self._update_shared()
         self._knative.dialect.passes_through = passes_through
         return is_new
 
     def set_origins(self, origins: list[str]) -> None:
         """Allow pages of these origins to read responses."""
         self._cors = Cors(tuple(origins)) if origins else None
-        self._share()
+        self._update_shared()
 
     def set_users(self, specs: tuple[UserSpec, ...] | None) -> None:
         """Require the key of one of these users from each request; None: no keys are required."""
@@ -98,12 +98,15 @@ class FilterCatalogue:
         self.user_weights = {spec.name.encode(): spec.weight for spec in specs or () if spec.weight != 1}
         self._quotas.set_users(specs or ())
         self._limits = QuotaLimits(self._quotas, self._now) if self._quotas.quotas else None
-        self._share()
+        self._update_shared()
 
     def user_totals(self) -> dict[str, tuple[int, int, int]]:
         """Return the numbers of admitted requests, prompt tokens and completion tokens, by the name of the user."""
-        found = {} if self._keys is None else self._keys.totals()
-        return {name: (one.requests, one.prompt_tokens, one.completion_tokens) for name, one in found.items()}
+        all_totals = {} if self._keys is None else self._keys.totals()
+        return {
+            name: (totals.requests, totals.prompt_tokens, totals.completion_tokens)
+            for name, totals in all_totals.items()
+        }
 
     def chain_before_routing(self) -> FilterChain | None:
         """Return the filters of requests whose revision is not known yet; None if there are none."""
@@ -116,8 +119,8 @@ class FilterCatalogue:
             filters.append(Fault(spec.fault, self._wheel, self._now, self._rng))
         if spec.no_wake:
             filters.append(NoWake(key, spec.no_wake))
-        if spec.respond_async is not None and self._answers is not None:
-            filters.append(StoredResponses(spec.respond_async, self._answers))
+        if spec.respond_async is not None and self._response_store is not None:
+            filters.append(StoredResponses(spec.respond_async, self._response_store))
         if spec.record is not None and spec.record.include_usage:
             filters.append(StreamUsage())
         if spec.progress is not None:
@@ -152,7 +155,7 @@ class FilterCatalogue:
             filters.append(ForwardAuth(key, spec.forward_auth, self._open_pool, self._wheel, self._now))
         if self._limits is not None:  # they may receive the body, and thereby start a pod
             filters.append(self._limits)
-        filters.extend(self._of_package(one) for one in spec.of_packages)
+        filters.extend(self._package_filter(package) for package in spec.of_packages)
         return filters
 
     def revision_dropped(self, key: str) -> None:
@@ -160,19 +163,19 @@ class FilterCatalogue:
         self._rates.pop(key, None)
 
     def _rate_limit_of(self, key: str, spec: RateLimitSpec | None) -> RateLimit | None:
-        """Return the rate limit of a revision, with the state that it has if the limit is the same as before."""
-        known = self._rates.pop(key, None)
+        """Return the rate limit of a revision; an unchanged limit keeps its state."""
+        limit = self._rates.pop(key, None)
         if spec is None:
             return None
-        if known is None or known.spec != spec:
-            known = RateLimit(spec, self._seed, self._now)
-        self._rates[key] = known
-        return known
+        if limit is None or limit.spec != spec:
+            limit = RateLimit(spec, self._seed, self._now)
+        self._rates[key] = limit
+        return limit
 
-    def _share(self) -> None:
-        self.shared = tuple([one for one in (self._knative, self._cors, self._keys) if one is not None])
+    def _update_shared(self) -> None:
+        self.shared = tuple([shared for shared in (self._knative, self._cors, self._keys) if shared is not None])
 
-    def _of_package(self, spec: FilterSpec) -> Filter:
+    def _package_filter(self, spec: FilterSpec) -> Filter:
         """Create a filter of a package; if that fails, return one that refuses all requests."""
         options: dict[str, str] = {}
         try:

@@ -4,7 +4,7 @@ Rules
   1. A browser sends a preflight without a key and without cookies. It is answered before keys, authorisers and routes
      are considered: it starts nothing, and the response does not depend on what exists.
   2. Any client can send a preflight, so none is passed on without a key: a program could take it for a request.
-  3. Each response to an allowed origin, also a refusal, names that origin in place of those that the pod names.
+  3. Each response to an allowed origin, also a refusal, names that origin in place of the origins that the pod names.
   4. A request of another origin is an ordinary one: its page cannot read the response.
 """
 
@@ -21,12 +21,13 @@ from activator.runtime.units import KIB
 
 ANY_ORIGIN: Final = "*"
 PREFLIGHT_MAX_AGE_S: Final = 7_200  # a browser repeats a preflight after this time; Chrome's upper bound
-REQUESTED_FIELDS_BYTES_MAX: Final = 4 * KIB  # with more names, a request is no preflight
+REQUESTED_FIELDS_BYTES_MAX: Final = 4 * KIB  # a request with longer names is no preflight
 
 _ALLOW_ORIGIN: Final = b"Access-Control-Allow-Origin"
-_OF_POD: Final = frozenset((b"access-control-allow-origin", b"access-control-allow-credentials"))
+# Fields of the pod that are removed:
+_REPLACED: Final = frozenset((b"access-control-allow-origin", b"access-control-allow-credentials"))
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_TOKENS: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]*")
+_TOKEN_LIST: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]*")
 _VARY: Final = (b"Vary", b"Origin")
 
 
@@ -55,32 +56,32 @@ class Cors(Filter):
 
 @final
 class _SharedResponse(ClientWrapper):
-    """The client of a request from an allowed origin."""
+    """The wrapper of a client, which adds the fields that let a page of its origin read the response."""
 
     def __init__(self, client: ClientStream, fields: Headers) -> None:
         super().__init__(client)
         self._fields = fields
 
     def send_head(self, head: ResponseHead) -> None:
-        headers = head.headers.without(_OF_POD)
+        headers = head.headers.without(_REPLACED)
         for name, value in self._fields:
             headers = headers.with_line(name, value)
-        made = ResponseHead(head.status, head.reason_phrase, headers, head.content_length, head.has_body)
-        made.upgrade = head.upgrade
-        self.client.send_head(made)
+        shared = ResponseHead(head.status, head.reason_phrase, headers, head.content_length, head.has_body)
+        shared.upgrade = head.upgrade
+        self.client.send_head(shared)
 
 
 def _preflight(request: Exchange) -> Headers | None:
-    """Return the fields that allow what a preflight asks for; None if the request is none."""
+    """Return the fields that allow what a preflight asks for; None if the request is not a preflight."""
     headers = request.head.headers
     method = headers.get(b"access-control-request-method")
     names = headers.get(b"access-control-request-headers") or b""
     if method is None or _TOKEN.fullmatch(method) is None:
         return None
-    if len(names) > REQUESTED_FIELDS_BYTES_MAX or _TOKENS.fullmatch(names) is None:
+    if len(names) > REQUESTED_FIELDS_BYTES_MAX or _TOKEN_LIST.fullmatch(names) is None:
         return None
-    found: Headers = [
+    fields: Headers = [
         (b"Access-Control-Allow-Methods", method),
         (b"Access-Control-Max-Age", b"%d" % PREFLIGHT_MAX_AGE_S),
     ]
-    return [*found, (b"Access-Control-Allow-Headers", names)] if names else found
+    return [*fields, (b"Access-Control-Allow-Headers", names)] if names else fields

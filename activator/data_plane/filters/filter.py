@@ -1,13 +1,13 @@
 """The interface of filters, which implement features that act on requests, and the chain of one revision's filters.
 
-    on_arrival     its turn has come, and its revision is unknown; only for filters of all requests
+    on_arrival     the request's turn has come, and its revision is unknown; only for filters of all requests
     on_routed      its revision is known, and nothing has been counted
-    on_request     it is about to ask for a slot
+    on_request     the request is about to ask for a slot
     on_attempt     edits of the head for a pod, before each attempt
     on_pod_status  the head of the pod's response has arrived, and may be replaced
     on_response    the head of the pod's response, before it is sent to the client
-    on_failure     it is about to be refused; no byte of a response has been sent to the client
-    on_end         it has ended, and all its figures are known
+    on_failure     the request is about to be refused; no byte of a response has been sent to the client
+    on_end         the request has ended, and all its figures are known
 
 Rules
   1. Each reload creates new filters for a revision, and a request keeps the filters that it began with. State of
@@ -42,7 +42,7 @@ class Failure:
         self.status: int = reason.status  # not sent with gRPC
         self.detail = detail
         self.retry_after_s = retry_after_s  # whole seconds; 0: a retry would not help
-        self.may_fall_back = may_fall_back  # another revision can be sent the whole request
+        self.may_fall_back = may_fall_back  # the whole request can be sent to another revision
         self.text: bytes = b""  # the body, or the gRPC message; empty: generated from reason and detail
         self.content_type: bytes = TEXT
         self.fields: Headers = []  # further fields; not sent with gRPC
@@ -66,7 +66,8 @@ class Failure:
 class Filter:
     """One feature, applied to the requests of one revision or to all requests."""
 
-    repeats_any_method: bool = False  # it may pass on a request that is not idempotent after its pod's response
+    # True: a request that is not idempotent may go to another revision after its pod has responded.
+    repeats_any_method: bool = False
 
     def on_arrival(self, request: Exchange) -> None:
         """Handle a request before routing: may call `respond`, `edit` or `route_to`."""
@@ -105,18 +106,18 @@ class FilterChain:
 
     def __init__(self, filters: Sequence[Filter], shared: Sequence[Filter] = ()) -> None:
         self.filters: tuple[Filter, ...] = (*shared, *filters)
-        self.on_arrival = _with("on_arrival", self.filters)
-        self.on_routed = _with("on_routed", self.filters)
-        self.on_request = _with("on_request", self.filters)
-        self.on_attempt = _with("on_attempt", self.filters)
-        self.on_pod_status = _with("on_pod_status", self.filters)
-        self.on_response = _with("on_response", self.filters)
-        self.on_failure = _with("on_failure", (*filters, *shared))
-        self.on_end = _with("on_end", self.filters)
-        self.repeats_any_method: bool = any(one.repeats_any_method for one in self.filters)
+        self.on_arrival = _overriding("on_arrival", self.filters)
+        self.on_routed = _overriding("on_routed", self.filters)
+        self.on_request = _overriding("on_request", self.filters)
+        self.on_attempt = _overriding("on_attempt", self.filters)
+        self.on_pod_status = _overriding("on_pod_status", self.filters)
+        self.on_response = _overriding("on_response", self.filters)
+        self.on_failure = _overriding("on_failure", (*filters, *shared))
+        self.on_end = _overriding("on_end", self.filters)
+        self.repeats_any_method: bool = any(candidate.repeats_any_method for candidate in self.filters)
 
 
-def _with(hook: str, filters: tuple[Filter, ...]) -> tuple[Filter, ...]:
+def _overriding(hook: str, filters: tuple[Filter, ...]) -> tuple[Filter, ...]:
     """Return the filters that override `hook`."""
     inherited = getattr(Filter, hook)
-    return tuple([one for one in filters if getattr(type(one), hook) is not inherited])
+    return tuple([candidate for candidate in filters if getattr(type(candidate), hook) is not inherited])

@@ -36,7 +36,7 @@ from activator.runtime.clock import NEVER, Deadline, Now, TimingWheel
 from activator.runtime.reasons import GrpcStatus, Reason
 from activator.runtime.units import KIB
 
-AUTH_REQUESTS_MAX: Final = 64  # under way, of one revision in one worker
+AUTH_REQUESTS_MAX: Final = 64  # under way at the same time, of one revision in one worker
 WAITING_MAX: Final = 1_000  # authorisation requests that wait for their turn
 RESPONSE_BODY_BYTES_MAX: Final = 64 * KIB  # a longer one is no valid response
 CACHED_MAX: Final = 1_000  # decisions of one revision in one worker
@@ -51,7 +51,7 @@ OpenPool = Callable[[ForwardAuthSpec], PodPool]
 
 _NO_PIECES: Final[list[bytes]] = []
 # Fields of the client that are not sent to the authoriser; a conditional request would get a conditional response.
-_NOT_ASKED: Final = removal(
+_NOT_SENT: Final = removal(
     frozenset((
         b"host", b"content-type", b"content-encoding", b"content-language", b"content-location", b"content-range",
         b"expect", b"trailer", b"te", b"range", b"if-match", b"if-none-match", b"if-modified-since",
@@ -82,14 +82,14 @@ class AuthRequest(PodUser):
     def __init__(self, head: RequestHead, request: Exchange, owner: ForwardAuth, key: bytes) -> None:
         super().__init__(head)
         self.request = request
-        self.fallbacks: int = int(request.fallbacks)  # the revision of the authorisation request
+        self.fallbacks: int = int(request.fallbacks)  # identifies the revision that it is for
         self.hold: int = 0
-        self.key = key  # the place of the decision in the cache; empty: not cached
+        self.key = key  # the cache key of the decision; empty: not cached
         self._owner = owner
         self._pool: PodPool | None = None  # set while it waits for a connection
         self._pod: PodStream | None = None
         self._is_over: bool = False
-        self._is_repeated: bool = False
+        self._is_repeated: bool = False  # it has been sent a second time
         self._head: ResponseHead | None = None
         self._body: list[bytes] = []
         self._body_bytes: int = 0
@@ -158,7 +158,7 @@ class AuthRequest(PodUser):
         self.pod_failed(reason, detail, False)
 
     def pod_blocked(self) -> None:
-        pass  # the timeout ends it
+        pass  # the timeout ends the authorisation request
 
     def pod_drained(self) -> None:
         pass
@@ -180,8 +180,8 @@ class AuthRequest(PodUser):
 
 
 @final
-class _Leaving(BodyWatcher):
-    """The end of a request, which cancels its authorisation request."""
+class _CancelAtEnd(BodyWatcher):
+    """The watcher of a client's request, whose end cancels the authorisation request."""
 
     def __init__(self, auth_request: AuthRequest) -> None:
         super().__init__()
@@ -221,12 +221,12 @@ class ForwardAuth(Filter):
         self._shapes: frozenset[bytes] = frozenset([shape_of(name) for name in self._names])
         self._pool: PodPool | None = None  # opened by an authorisation request
         self._pool_end = _PoolEnd(self)
-        self._asking: int = 0
+        self._under_way: int = 0  # authorisation requests that have been sent
         self._waiting: dict[AuthRequest, None] = {}  # the one that has waited longest is first
         self._cached: dict[bytes, Decision] = {}  # the oldest is first
         self._hash_key: bytes = secrets.token_bytes(32)
         self._refused: Decision | None = None  # set while `on_failure` is called with its request
-        self._is_failure_logged: bool = False  # a failure has been logged since the last valid response
+        self._is_failure_logged: bool = False  # since the last valid response
 
     # --- Filter ---
 
@@ -238,7 +238,7 @@ class ForwardAuth(Filter):
             request.edit().add(removal(self._names | _names_like(self._shapes, request.head.headers)))
         head = self._auth_request_of(request)
         key = self._key_of(head) if self._spec.cache_s > 0.0 else b""
-        decision = self._find(key) if key else None
+        decision = self._cached_decision(key) if key else None
         if decision is not None:
             self._let_through(request, decision)
             return
@@ -247,7 +247,7 @@ class ForwardAuth(Filter):
             return
         auth_request = AuthRequest(head, request, self, key)
         auth_request.hold = request.hold(self._spec.timeout_s + HOLD_SLACK_S)
-        request.watch(_Leaving(auth_request))
+        request.watch(_CancelAtEnd(auth_request))
         self._wheel.arm(auth_request, self._now() + self._spec.timeout_s)
         self._waiting[auth_request] = None
         self._ask_next()
@@ -281,7 +281,7 @@ class ForwardAuth(Filter):
         if auth_request in self._waiting:
             del self._waiting[auth_request]
         else:
-            self._asking -= 1
+            self._under_way -= 1
         request = auth_request.request
         is_current = not request.over and request.fallbacks == auth_request.fallbacks
         if head is not None:
@@ -290,7 +290,7 @@ class ForwardAuth(Filter):
             if not is_current:
                 pass
             elif head.status < 300:
-                self._keep(auth_request.key, decision)
+                self._cache(auth_request.key, decision)
                 self._let_through(request, decision)
                 request.proceed(auth_request.hold)
             else:
@@ -318,13 +318,14 @@ class ForwardAuth(Filter):
         return pool
 
     def _ask_next(self) -> None:
-        while self._waiting and self._asking < AUTH_REQUESTS_MAX:
+        """Send the authorisation requests whose turn has come; arm the end of an unused pool."""
+        while self._waiting and self._under_way < AUTH_REQUESTS_MAX:
             auth_request = next(iter(self._waiting))
             del self._waiting[auth_request]
-            self._asking += 1
+            self._under_way += 1
             self._wheel.cancel(self._pool_end)
             auth_request.begin(self._connections(), NEVER, self._now())
-        if self._asking == 0 and self._pool is not None:
+        if self._under_way == 0 and self._pool is not None:
             self._wheel.arm(self._pool_end, self._now() + POOL_IDLE_S)
 
     def _let_through(self, request: Exchange, decision: Decision) -> None:
@@ -346,7 +347,7 @@ class ForwardAuth(Filter):
         fields = (received if edits is None else edits.apply(received)).headers
         client = request.client()
         changes: list[FieldEdit] = [
-            _NOT_ASKED,
+            _NOT_SENT,
             replacement(b"X-Forwarded-Method", received.method),
             replacement(b"X-Forwarded-Uri", received.target),
         ]
@@ -366,23 +367,25 @@ class ForwardAuth(Filter):
         """Return the cache key: a keyed hash of the request's fields."""
         return hashlib.blake2b(head.headers.without(_NOT_IN_KEY).block, key=self._hash_key, digest_size=16).digest()
 
-    def _find(self, key: bytes) -> Decision | None:
-        self._forget_old()
+    def _cached_decision(self, key: bytes) -> Decision | None:
+        self._drop_expired()
         return self._cached.get(key)
 
-    def _keep(self, key: bytes, decision: Decision) -> None:
+    def _cache(self, key: bytes, decision: Decision) -> None:
+        """Cache a decision, unless it is too long or the authoriser forbids it."""
         if not key or _size_of(decision.fields) > CACHED_BYTES_MAX:
             return
         if b"no-store" in (decision.head.headers.get(b"cache-control") or b"").lower():
             return
-        self._forget_old()
+        self._drop_expired()
         self._cached.pop(key, None)
         while len(self._cached) >= CACHED_MAX:
             del self._cached[next(iter(self._cached))]
-        kept = self._cached[key] = Decision(decision.head, b"", decision.fields)
-        kept.valid_until_s = self._now() + self._spec.cache_s
+        cached = self._cached[key] = Decision(decision.head, b"", decision.fields)
+        cached.valid_until_s = self._now() + self._spec.cache_s
 
-    def _forget_old(self) -> None:
+    def _drop_expired(self) -> None:
+        """Drop the decisions whose time has passed."""
         now_s = self._now()
         while self._cached:
             oldest = next(iter(self._cached))
@@ -411,5 +414,5 @@ def _size_of(fields: Headers) -> int:
 
 def _names_like(shapes: frozenset[bytes], fields: Fields) -> frozenset[bytes]:
     """Return the names of fields, in lower case, that a server could take for one of `shapes`."""
-    found = [line.partition(b":")[0].lower() for line in fields.block.split(b"\r\n")]
-    return frozenset([name for name in found if b"_" in name and shape_of(name) in shapes])
+    names = [line.partition(b":")[0].lower() for line in fields.block.split(b"\r\n")]
+    return frozenset([name for name in names if b"_" in name and shape_of(name) in shapes])

@@ -36,6 +36,7 @@ class HeaderRules(Filter):
 
 
 def _edits_of(rules: FieldRulesSpec) -> list[FieldEdit]:
+    """Return the edits of these rules, without those of Host."""
     edits: list[FieldEdit] = []
     if rules.remove:
         edits.append(removal(frozenset([name.lower().encode() for name in rules.remove])))

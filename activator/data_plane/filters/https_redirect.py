@@ -22,7 +22,7 @@ _HOST: Final = re.compile(rb"[a-z0-9_~-]+(\.[a-z0-9_~-]+)*\.?|\[[0-9a-f:.]+\]")
 class HttpsRedirect(Filter):
     """The filter of one listener's requests, which never reach a revision.
 
-    `on_redirect` is called for each redirect. A request without an address at the https port gets 400.
+    `on_redirect` is called for each redirect. A request for which no https address can be built gets 400.
     """
 
     def __init__(self, port: int, status: int, on_redirect: Callable[[], None]) -> None:

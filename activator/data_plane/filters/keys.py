@@ -5,12 +5,12 @@ Rules
      several keys, the first that may use the revision counts.
   2. Keys are found by a hash: SHA-256, or for a key that was used before, that of Python's dictionaries, whose secret
      differs in each process. A client can choose neither, so the time of a lookup reveals nothing about a key.
-  3. A header field with a valid key is never passed on to a pod, nor are others of its name. Other fields are: they may
-     be for the pod.
+  3. A header field with a valid key is never forwarded to a pod, nor are more fields with its name. A field with an
+     unknown key is forwarded, because it may be for the pod.
   4. A request that may not use its revision is quiet (`Exchange.is_quiet`): it starts no pod and is no load.
   5. Rights are those of the time at which the revision is known: a reload may have changed them since the arrival.
   6. A listener with `keys: false` requires no key, and may use all revisions; known keys count as elsewhere.
-  7. Without a key, routes and models that exist look like others (proxy/entering.py).
+  7. Without a valid key, a refusal does not show which routes and models exist (proxy/entering.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _API_KEY: Final = b"x-api-key"
 # Servers that pass fields as environment variables (CGI, WSGI) take these names for the same.
 _API_KEYS: Final = frozenset([_API_KEY, b"x_api_key", b"x-api_key", b"x_api-key"])
 _COLON: Final = ord(":")
-_A: Final = ord("a") & 31
+_A: Final = ord("a") & 31  # a letter in either case
 _X: Final = ord("x") & 31
 _WITHOUT_AUTHORIZATION: Final = removal(frozenset([_AUTHORIZATION]))
 _WITHOUT_API_KEY: Final = removal(_API_KEYS)
@@ -50,22 +50,19 @@ _CHALLENGE: Final = (b"WWW-Authenticate", b'Bearer realm="activator", Basic real
 
 @final
 class Keys(Filter):
-    """The filter of all requests if there are users.
-
-    `totals`: the numbers of requests until now, by the name of the user.
-    """
+    """The filter of all requests if there are users."""
 
     def __init__(self, specs: Iterable[UserSpec], totals: dict[str, UserTotals]) -> None:
-        """Make the filter; `totals`: those of the filter before, which requests in progress still add to."""
+        """Make the filter; `totals`: by name, those of the filter before, which requests in progress still change."""
         self._users: dict[bytes, User] = {}  # keyed by the digest
-        self._used: dict[bytes, User] = {}  # keyed by the key itself; at most as many as there are keys
-        kept = dict(totals)
+        self._used: dict[bytes, User] = {}  # keyed by the key itself; only valid keys
+        all_totals = dict(totals)
         for spec in specs:
-            if spec.name not in kept:
-                kept[spec.name] = UserTotals()
-            self._users[spec.digest] = User(spec, kept[spec.name])
+            if spec.name not in all_totals:
+                all_totals[spec.name] = UserTotals()
+            self._users[spec.digest] = User(spec, all_totals[spec.name])
         self._anyone: User | None = self._users.pop(b"", None)  # for requests without a key
-        # For those at listeners that require none; it has no name, limits and totals that are shown.
+        # For requests at listeners that require no key; it has no name and no limits, and its totals are not shown.
         self._unnamed = User(UserSpec("", b"", None), UserTotals())
 
     def totals(self) -> dict[str, UserTotals]:
@@ -77,7 +74,7 @@ class Keys(Filter):
 
     def on_arrival(self, request: Exchange) -> None:
         credentials = credentials_of(request.head)
-        self._recognize(request, credentials)
+        self._identify(request, credentials)
         if request.access is None:
             is_excess = len(credentials) > CREDENTIALS_MAX
             detail = "there are too many" if is_excess else "it is not known" if credentials else ""
@@ -86,7 +83,7 @@ class Keys(Filter):
     def on_routed(self, request: Exchange) -> None:
         access = request.access
         if access is None or access.source is not self:
-            self._recognize(request, credentials_of(request.head))
+            self._identify(request, credentials_of(request.head))
             access = request.access
         user = None if access is None else access.choose(request.revision_key())
         request.place.user = user
@@ -108,17 +105,17 @@ class Keys(Filter):
 
     # --- within ---
 
-    def _recognize(self, request: Exchange, credentials: list[tuple[bytes, FieldEdit]]) -> None:
-        """Set the users whose keys the request has; None if there are none, or if it has too many keys."""
+    def _identify(self, request: Exchange, credentials: list[tuple[bytes, FieldEdit]]) -> None:
+        """Set `request.access` to the users whose keys it has; to None if there are none, or too many keys."""
         request.access = None
         if len(credentials) > CREDENTIALS_MAX:
             return
         users: list[User] = []
-        for key, without in credentials:
+        for key, field_removal in credentials:
             user = self._user_of(key)
             if user is not None:
                 users.append(user)
-                request.edit().add(without)
+                request.edit().add(field_removal)
         has_key = len(users) > 0
         if not request.head.needs_key:
             users.append(self._unnamed)
@@ -129,6 +126,7 @@ class Keys(Filter):
             request.access = Access(self, tuple(users), has_key)
 
     def _user_of(self, key: bytes) -> User | None:
+        """Return the user with this key; None if there is none."""
         user = self._used.get(key)
         if user is None:
             user = self._users.get(hashlib.sha256(key).digest())
@@ -140,14 +138,14 @@ class Keys(Filter):
 def credentials_of(head: RequestHead) -> list[tuple[bytes, FieldEdit]]:
     """Return the keys of a request, known or not, each with the edit that removes its field.
 
-    Those of Authorization come first. At most one more than CREDENTIALS_MAX is returned.
+    The keys of Authorization come first. At most one more than CREDENTIALS_MAX is returned.
     """
     block = head.headers.block
-    found: list[tuple[bytes, FieldEdit]] = []
-    others: list[tuple[bytes, FieldEdit]] = []
+    authorizations: list[tuple[bytes, FieldEdit]] = []
+    api_keys: list[tuple[bytes, FieldEdit]] = []
     stop: i64 = len(block)
     pos: i64 = 2
-    while pos < stop and len(found) + len(others) <= CREDENTIALS_MAX:
+    while pos < stop and len(authorizations) + len(api_keys) <= CREDENTIALS_MAX:
         end = end_of_line(block, pos, stop)
         if end < 0:
             end = stop
@@ -155,13 +153,13 @@ def credentials_of(head: RequestHead) -> list[tuple[bytes, FieldEdit]]:
         if letter == _A and is_field(block, pos, end, _AUTHORIZATION):
             key = _key_in(value_of(block[pos:end]))
             if key:
-                found.append((key, _WITHOUT_AUTHORIZATION))
+                authorizations.append((key, _WITHOUT_AUTHORIZATION))
         elif letter == _X and _is_api_key(block, pos, end):
             key = _key_in(value_of(block[pos:end]))
             if key:
-                others.append((key, _WITHOUT_API_KEY))
+                api_keys.append((key, _WITHOUT_API_KEY))
         pos = end + 2
-    return found + others
+    return authorizations + api_keys
 
 
 def _is_api_key(block: bytes, pos: i64, end: i64) -> bool:

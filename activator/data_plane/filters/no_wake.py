@@ -35,27 +35,27 @@ class _Rule:
 
 @final
 class NoWake(Filter):
-    """The filter that marks such requests, and responds to them while no pod is ready."""
+    """The filter that makes requests of a rule quiet, and responds to them while no pod is ready."""
 
     def __init__(self, key: str, rules: tuple[QuietSpec, ...]) -> None:
         self._name = key.removeprefix("default/")
         self._rules: list[_Rule] = [_Rule(rule) for rule in rules]
 
     def on_routed(self, request: Exchange) -> None:
-        if self._status(request.head) != 0:
+        if self._rule_status(request.head) != 0:
             request.is_quiet = True
 
     def on_request(self, request: Exchange) -> None:
         throttler = request.throttler
         if request.is_quiet and throttler is not None and throttler.table.capacity == 0:
-            status = self._status(request.head)
+            status = self._rule_status(request.head)
             body = f"no pod of {self._name} is ready, and this request starts none\n".encode()
             fields = refusal_head(Reason.ASLEEP, body, 0).headers
             request.reason = Reason.ASLEEP
             request.respond(ResponseHead(status, PHRASES.get(status, b""), fields, len(body), True), body)
 
-    def _status(self, head: RequestHead) -> int:
-        """Return the status for such a request while no pod is ready; 0 for an ordinary request."""
+    def _rule_status(self, head: RequestHead) -> int:
+        """Return the status of the first rule that matches, for a response while no pod is ready; 0 if none matches."""
         for rule in self._rules:
             if rule.matches(head):
                 return rule.status

@@ -32,17 +32,17 @@ _TYPES: Final = {403: "permission_error", 429: "requests", 501: "invalid_request
 
 
 def is_api(head: RequestHead) -> bool:
-    """Return True if the client of this request may be one of OpenAI's API."""
+    """Return True if the client of this request may use OpenAI's API."""
     return _SEGMENT in head.target.partition(b"?")[0] and not is_grpc(head)
 
 
-def shape(failure: Failure, kind: str = "") -> None:
-    """Set the body of a refusal. `kind`: the type of the error, if it is not that of its status."""
+def format_refusal(failure: Failure, error_type: str = "") -> None:
+    """Set the body of a refusal to an error of the API. `error_type`: its type; empty: derived from the status."""
     reason = failure.reason
     default = "invalid_request_error" if reason.status < 500 else _SERVER_ERROR
     error = {
         "message": refusal_text(reason, failure.detail).decode().rstrip("\n"),
-        "type": kind or _TYPES.get(reason.status, default),
+        "type": error_type or _TYPES.get(reason.status, default),
         "param": None,
         "code": _CODES.get(reason, reason.value),
     }

@@ -31,8 +31,8 @@ _ENCODINGS: Final = frozenset({b"accept-encoding"})
 
 _QUIET: Final = 0  # nothing has been sent
 _COMMENTING: Final = 1  # a 200 and comments have been sent
-_PASSES: Final = 2  # the pod's data is forwarded
-_FAILS: Final = 3  # the body becomes the text of an error event
+_FORWARDING: Final = 2  # the pod's data is forwarded
+_FAILING: Final = 3  # the body becomes the text of an error event
 
 
 def takes_events(head: RequestHead) -> bool:
@@ -62,7 +62,7 @@ class ProgressEvents(Filter):
 
 @final
 class ProgressStream(ClientWrapper):
-    """The wrapper of one such client."""
+    """The wrapper of one client, which sends comments until the pod responds."""
 
     def __init__(self, request: Exchange, spec: ProgressSpec, wheel: TimingWheel, now_s: float) -> None:
         super().__init__(request.client())
@@ -88,7 +88,7 @@ class ProgressStream(ClientWrapper):
         client = self.client
         if self._state == _QUIET:
             self._state = _COMMENTING
-            client.send_head(_head())
+            client.send_head(_stream_head())
         client.send_body(_comment(exchange, now_s - self._began_s))
         client.flush()
 
@@ -113,24 +113,24 @@ class ProgressStream(ClientWrapper):
     def send_head(self, head: ResponseHead) -> None:
         self._send_no_more()
         if self._state == _QUIET:
-            self._state = _PASSES
+            self._state = _FORWARDING
             self.client.send_head(head)
-        elif _is_stream(head):
-            self._state = _PASSES
+        elif _is_event_stream(head):
+            self._state = _FORWARDING
         else:
-            self._state = _FAILS
+            self._state = _FAILING
             self._status = head.status
             self._reason = head.headers.get(b"activator-reason") or b""
 
     def send_body(self, data: bytes) -> None:
-        if self._state == _PASSES:
+        if self._state == _FORWARDING:
             self.client.send_body(data)
         elif len(self._text) < ERROR_BYTES_MAX:
             self._text += data[: ERROR_BYTES_MAX - len(self._text)]
 
     def send_end(self, trailers: Headers) -> None:
-        if self._state == _FAILS:
-            self._state = _PASSES
+        if self._state == _FAILING:
+            self._state = _FORWARDING
             self.client.send_body(self._error())
             trailers = []
         self.client.send_end(trailers)
@@ -140,6 +140,7 @@ class ProgressStream(ClientWrapper):
         self.client.abort()
 
     def _error(self) -> bytes:
+        """Return the event `error` for a response."""
         text = self._text.decode("utf-8", "replace").strip()
         error = {
             "message": text or f"the response has status {self._status} and no body",
@@ -151,7 +152,7 @@ class ProgressStream(ClientWrapper):
 
 @final
 class _Tick(Deadline):
-    """The timer of one stream, until it stops."""
+    """The timer of the comments of one stream, until the stream stops."""
 
     def __init__(self, stream: ProgressStream) -> None:
         super().__init__()
@@ -162,7 +163,7 @@ class _Tick(Deadline):
             self.stream.tick(now_s)
 
 
-def _head() -> ResponseHead:
+def _stream_head() -> ResponseHead:
     headers: Headers = [
         (b"Content-Type", _EVENTS),
         (b"Cache-Control", b"no-store"),
@@ -172,6 +173,7 @@ def _head() -> ResponseHead:
 
 
 def _comment(exchange: Exchange, waited_s: float) -> bytes:
+    """Return the comment about a request that has waited for `waited_s`."""
     throttler = exchange.throttler
     if throttler is None or not exchange.place.is_queued:
         return b": running waited_s=%d\n\n" % int(waited_s)
@@ -181,7 +183,8 @@ def _comment(exchange: Exchange, waited_s: float) -> bytes:
     return b": %b position=%d waiting=%d waited_s=%d expected_s=%d\n\n" % values
 
 
-def _is_stream(head: ResponseHead) -> bool:
+def _is_event_stream(head: ResponseHead) -> bool:
+    """Return True for a 200 with an event stream without a content coding."""
     if head.status != 200 or not head.has_body:
         return False
     if not (head.headers.get(b"content-type") or b"").lower().startswith(_EVENTS):

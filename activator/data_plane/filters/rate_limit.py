@@ -24,8 +24,8 @@ class RateLimit(Filter):
     """The filter that refuses the requests of an address beyond its rate; they start no pod and are no load.
 
     A request counts for each revision that it is routed to, unless `allow` refuses it: clients outside the networks use
-    no memory for addresses. Clients of a Unix socket without an address are exempt:
-    one of them could otherwise use up the requests of all.
+    no memory for addresses. Clients of a Unix socket without an address are exempt: one of them could otherwise use up
+    the requests of all.
     """
 
     def __init__(self, spec: RateLimitSpec, seed: bytes, now: Now) -> None:
@@ -55,7 +55,7 @@ class RateLimit(Filter):
 
 
 def network_of(ip: str) -> str:
-    """Return what a client's address counts as: an IPv4 address itself, an IPv6 address its /64."""
+    """Return the key of a client's bucket: an IPv4 address, the /64 of an IPv6 address in hex digits, or NO_ADDRESS."""
     if ":" not in ip:
         return ip if ip and _DOTTED_DIGITS.issuperset(ip) else NO_ADDRESS
     try:

@@ -17,7 +17,7 @@ from activator.codec.message import RequestHead, ResponseHead
 from activator.codec.token_counts import TokenScan
 from activator.config.specs import RecordSpec
 from activator.data_plane.body_watcher import BodyWatcher
-from activator.data_plane.captures import CaptureRoom
+from activator.data_plane.captures import CaptureStore
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.activity import is_comment
 from activator.data_plane.filters.filter import Filter
@@ -28,7 +28,7 @@ from activator.runtime.clock import Now
 
 TARGET_BYTES_MAX: Final = 256  # longer targets are truncated in records
 METHOD_BYTES_MAX: Final = 32
-LINE_BYTES_READ: Final = 32  # the beginning of a line shows whether it has data, or `[DONE]`
+LINE_BYTES_READ: Final = 32  # the beginning of a line shows if it has data, or `[DONE]`
 
 _EVENT_STREAM: Final = b"text/event-stream"
 _DONE: Final = b"[DONE]"
@@ -41,11 +41,11 @@ _QUEUE_TIME: Final = b"activator-queue-time"
 
 @final
 class Record(Filter):
-    """The records of one revision. `room` has those captures that it may take."""
+    """The records of one revision. It adds captures to `captures`."""
 
-    def __init__(self, spec: RecordSpec, room: CaptureRoom, now: Now) -> None:
+    def __init__(self, spec: RecordSpec, captures: CaptureStore, now: Now) -> None:
         self._spec = spec
-        self._room = room
+        self._captures = captures
         self._now = now
 
     def on_request(self, request: Exchange) -> None:
@@ -53,10 +53,10 @@ class Record(Filter):
         if throttler is None:
             return
         if spec.tokens:
-            throttler.counters.traffic.token_traffic()  # `rate` needs a zero before the first count
+            throttler.counters.traffic.token_traffic()  # Prometheus' `rate` needs a zero before the first count
         if spec.capture_bytes == 0:
             return
-        capture = self._room.begin(throttler.key, spec.capture_bytes, spec.capture_keep_s)
+        capture = self._captures.begin(throttler.key, spec.capture_bytes, spec.capture_keep_s)
         if capture is not None:
             request.capture = capture
             request.watch(capture)
@@ -81,29 +81,29 @@ class Record(Filter):
         counters = throttler.counters
         if self._spec.tokens:
             _add_tokens(request, counters)
-        last = counters.last_requests
-        if last is None:
+        last_requests = counters.last_requests
+        if last_requests is None:
             return
-        capture, number = request.capture, self._room.next_number()
+        capture, number = request.capture, self._captures.next_number()
         if capture is not None:
             capture.keep(number)
-        last.add(record_of(request, number))
+        last_requests.add(record_of(request, number))
 
 
 @final
 class UsageWatch(BodyWatcher):
-    """The search for tokens in the response of one request. `kind`: its content type."""
+    """The search for tokens in the response of one request. `content_type`: its content type."""
 
-    def __init__(self, usage: Usage, kind: bytes, now: Now) -> None:
+    def __init__(self, usage: Usage, content_type: bytes, now: Now) -> None:
         super().__init__()
         self._usage = usage
-        self._is_stream: bool = kind == _EVENT_STREAM
-        self._scan = TokenScan(has_lines=kind != _JSON)
+        self._is_stream: bool = content_type == _EVENT_STREAM
+        self._scan = TokenScan(has_lines=content_type != _JSON)
         self._now = now
-        self._in_comment: bool = False  # the last line has no end yet, and is a comment
-        self._in_line: bool = False  # it has no end yet, and is not one
-        self._line: bytes = b""  # the beginning of the last line, if that has no end yet
-        self._has_data: bool = False  # the last event, which has no end yet, has data
+        self._in_comment: bool = False  # the last line is an incomplete comment
+        self._in_data: bool = False  # the last line is incomplete, and no comment
+        self._line: bytes = b""  # the beginning of the last line, if it is incomplete
+        self._has_data: bool = False  # the last event, which is incomplete, has data
         self._events: i64 = 0
 
     def pod_sent(self, data: bytes) -> None:
@@ -117,7 +117,7 @@ class UsageWatch(BodyWatcher):
         self._scan.feed(data)
 
     def _count_events(self, data: bytes) -> None:
-        """Count the events that have ended, in any pieces; not comments, and not the `[DONE]` at the end."""
+        """Count the complete events, however they are split; not comments, and not the `[DONE]` at the end."""
         begin: i64 = 0
         end: i64 = data.find(b"\n")
         if self._line == b"" and end == len(data) - 2 and data.startswith(b"data: {") and data.endswith(b"\n\n"):
@@ -145,30 +145,31 @@ class UsageWatch(BodyWatcher):
         self._usage.tokens = self._scan.counts()
 
     def _has_event(self, data: bytes) -> bool:
-        """Return True if the data has anything but comments and empty lines."""
-        has_event = self._in_line and len(data) > 0
+        """Return True if the data has more than comments and empty lines."""
+        has_event = self._in_data and len(data) > 0
         begin: i64 = 0
-        if self._in_comment or self._in_line:
+        if self._in_comment or self._in_data:
             begin = data.find(b"\n") + 1
             if begin == 0:
                 return has_event
         rest = data[begin:]
         last = rest[rest.rfind(b"\n") + 1 :]
         self._in_comment = last.startswith(b":")
-        self._in_line = len(last) > 0 and not self._in_comment
+        self._in_data = len(last) > 0 and not self._in_comment
         return has_event or not is_comment(rest)
 
 
 def count_tokens(request: Exchange, head: ResponseHead, now: Now) -> None:
-    """Search the response for the tokens that the pod reports (rule 1), if that is not done already."""
+    """Search the response for the tokens that the pod reports (rule 1), unless another filter has begun that."""
     if request.usage is None and request.head.method == b"POST" and head.status < 400:
-        kind = _searched_kind(head)
-        if kind:
+        content_type = _searched_type(head)
+        if content_type:
             usage = request.usage = Usage()
-            request.watch(UsageWatch(usage, kind, now))
+            request.watch(UsageWatch(usage, content_type, now))
 
 
 def _add_tokens(request: Exchange, counters: RevisionCounters) -> None:
+    """Add the tokens of an ended request to its revision and its user."""
     usage = request.usage
     if usage is None:
         return
@@ -235,11 +236,11 @@ def record_of(request: Exchange, number: int) -> RequestRecord:
     )
 
 
-def _searched_kind(head: ResponseHead) -> bytes:
+def _searched_type(head: ResponseHead) -> bytes:
     """Return the content type of a response that may report tokens; b"" for others."""
     coding = head.headers.get(b"content-encoding")
-    kind = (head.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
-    return kind if kind in _SEARCHED and (coding is None or coding == b"identity") else b""
+    content_type = (head.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
+    return content_type if content_type in _SEARCHED and (coding is None or coding == b"identity") else b""
 
 
 def _request_head(head: RequestHead) -> bytes:

@@ -34,22 +34,23 @@ class StartRequest(Waiter):
             self._wheel.arm(self, until_s)
 
     def granted(self, lease: Lease) -> None:
-        self._over()
+        self._remove()
         self._throttler.release(lease, 0.0, False)
 
     def is_served(self, lease: Lease) -> bool:
-        return False  # it is released at once
+        return False  # `granted` has released it
 
     def refused(self, reason: Reason, detail: str) -> None:
-        self._over()  # the next request of a client is rejected with the reason
+        self._remove()  # the next request of a client is rejected with the reason
 
     def expired(self, now_s: float) -> None:
         """Leave the queue, because no request has extended the wait."""
         throttler = self._throttler
-        self._over()
+        self._remove()
         throttler.queue.cancel(self)
 
-    def _over(self) -> None:
+    def _remove(self) -> None:
+        """Stop the timer, and remove the start request from its revision."""
         self._wheel.cancel(self)
         start_observers = self._throttler.queue.start_observers
         if start_observers.start_request is self:
@@ -59,7 +60,7 @@ class StartRequest(Waiter):
 def start_request_for(request: Exchange, throttler: RevisionThrottler, wheel: TimingWheel) -> StartRequest | None:
     """Return the start request of the request's revision, which is created if there is none.
 
-    Return None after refusing the request, if nothing may join the queue.
+    If the queue accepts no entry, refuse the request and return None.
     """
     start_request = throttler.queue.start_observers.start_request
     if isinstance(start_request, StartRequest):

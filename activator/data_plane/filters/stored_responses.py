@@ -16,11 +16,11 @@ from activator.data_plane.streams import ClientWrapper
 
 @final
 class StoredResponses(Filter):
-    """The filter that accepts such requests of one revision, once a request has arrived completely."""
+    """The filter of one revision that accepts these requests, each when it has arrived completely."""
 
-    def __init__(self, spec: AsyncSpec, answers: ResponseStore) -> None:
+    def __init__(self, spec: AsyncSpec, response_store: ResponseStore) -> None:
         self._spec = spec
-        self._answers = answers
+        self._response_store = response_store
 
     def on_request(self, request: Exchange) -> None:
         throttler = request.throttler
@@ -29,28 +29,28 @@ class StoredResponses(Filter):
             return
         if throttler.queue.failure is not None or not prefers(head, RESPOND_ASYNC):
             return
-        if isinstance(request.client(), ClientWrapper):  # it edits the response, which would be stored unedited
+        if isinstance(request.client(), ClientWrapper):  # it edits responses; the stored one would be unedited
             return
         if not request.request_done:
             if head.content_length > self._spec.body_bytes_max or not request.gather(self._spec.body_bytes_max):
                 return
             if not request.request_done:  # too large: its client waits, as for any other request
                 return
-        kept = self._answers.accept(throttler, request.client())
-        if kept is None:
+        stored = self._response_store.accept(throttler, request.client())
+        if stored is None:
             return
         edit_prefer(head, request.edit())
-        kept.exchange = request.detach(kept)
-        kept.exchange.begin()
-        if kept.is_done:  # refused at once: this is the client's response, and already logged
-            refusal, body = kept.head, bytes(kept.body)
+        stored.exchange = request.detach(stored)
+        stored.exchange.begin()
+        if stored.is_done:  # refused at once: this is the client's response, and already logged
+            refusal, body = stored.head, bytes(stored.body)
             assert refusal is not None
-            self._answers.withdraw(kept)
-            request.reason = kept.exchange.reason
+            self._response_store.withdraw(stored)
+            request.reason = stored.exchange.reason
             request.respond(refusal, body, is_logged=False)
             return
-        accepted, body = self._answers.state(kept)
-        headers = accepted.headers.with_line(b"Location", path_of(kept))
+        accepted, body = self._response_store.state(stored)
+        headers = accepted.headers.with_line(b"Location", path_of(stored))
         accepted.headers = headers.with_line(b"Preference-Applied", b"respond-async")
         request.respond(accepted, body)
 
@@ -60,6 +60,6 @@ def edit_prefer(head: RequestHead, edits: HeadEdits) -> None:
     edits.remove(frozenset({PREFER}))
     for name, value in head.headers.pairs():
         if name.lower() == PREFER:
-            left = [one.strip() for one in value.split(b",") if not is_preference(one, RESPOND_ASYNC)]
-            if left:
-                edits.append(name, b", ".join(left))
+            kept = [element.strip() for element in value.split(b",") if not is_preference(element, RESPOND_ASYNC)]
+            if kept:
+                edits.append(name, b", ".join(kept))

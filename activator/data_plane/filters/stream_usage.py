@@ -42,7 +42,7 @@ class StreamUsage(Filter):
 
 @final
 class _WithoutReport(ClientWrapper):
-    """The client of a request to which the option may be added."""
+    """The wrapper of a client that removes the report from the response."""
 
     def __init__(self, client: ClientStream, option: UsageOption) -> None:
         super().__init__(client)
@@ -50,7 +50,7 @@ class _WithoutReport(ClientWrapper):
         self._removal: UsageEventRemoval | None = None
 
     def send_head(self, head: ResponseHead) -> None:
-        if self._option.is_added and _is_stream(head):
+        if self._option.is_added and _is_event_stream(head):
             self._removal = UsageEventRemoval()
             head = ResponseHead(head.status, head.reason_phrase, head.headers, UNKNOWN_LENGTH, True)
         self.client.send_head(head)
@@ -69,22 +69,25 @@ class _WithoutReport(ClientWrapper):
 
 
 def _may_stream(head: RequestHead) -> bool:
+    """Return True if the response may be an event stream with a token report (rule 1)."""
     return (
         head.method == b"POST"
         and head.target.partition(b"?")[0].endswith(_PATH_END)
-        and _kind(head.headers.get(b"content-type")) == _JSON
+        and _media_type(head.headers.get(b"content-type")) == _JSON
     )
 
 
-def _is_stream(head: ResponseHead) -> bool:
+def _is_event_stream(head: ResponseHead) -> bool:
+    """Return True for a 200 with an event stream without a content coding."""
     coding = head.headers.get(b"content-encoding") or b"identity"
     return (
         head.status == 200
         and head.has_body
-        and _kind(head.headers.get(b"content-type")) == _EVENT_STREAM
+        and _media_type(head.headers.get(b"content-type")) == _EVENT_STREAM
         and coding.lower() == b"identity"
     )
 
 
-def _kind(value: bytes | None) -> bytes:
+def _media_type(value: bytes | None) -> bytes:
+    """Return the value of Content-Type without its parameters, in lower case; b"" for None."""
     return (value or b"").partition(b";")[0].strip().lower()

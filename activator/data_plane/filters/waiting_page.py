@@ -98,7 +98,7 @@ class WaitingPage(Filter):
 
     def __init__(self, key: str, spec: WaitingPageSpec, wheel: TimingWheel, now: Now) -> None:
         self._page = PageTemplate(key, spec)
-        self._open_s = MISSED_REFRESHES * spec.refresh_s + CLOSED_AFTER_S
+        self._open_s = MISSED_REFRESHES * spec.refresh_s + CLOSED_AFTER_S  # how long a page counts as open
         self._wheel = wheel
         self._now = now
 

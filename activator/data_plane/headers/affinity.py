@@ -18,9 +18,9 @@ class Affinity:
     """The source of the keys of a revision's requests: `client_ip`, `header:NAME` or `cookie:NAME`."""
 
     def __init__(self, hash_on: str) -> None:
-        kind, _, name = hash_on.partition(":")
+        source, _, name = hash_on.partition(":")
         self.on_client_ip: bool = hash_on in {"", HASH_ON_CLIENT_IP}
-        self._is_cookie: bool = kind == "cookie"
+        self._is_cookie: bool = source == "cookie"
         self._name: bytes = name.encode("latin-1") if self._is_cookie else name.lower().encode("latin-1")
 
     def key_of(self, head: RequestHead, client_ip: str) -> i64:
@@ -38,7 +38,7 @@ class Affinity:
 def cookie_of(header: bytes, name: bytes) -> bytes:
     """Return the value of the first cookie `name` (RFC 6265 4.2.1: `name=value; name=value`); b"" if there is none."""
     for pair in header.split(b";"):
-        found, _, value = pair.partition(b"=")
-        if found.strip(b" \t") == name:
+        pair_name, _, value = pair.partition(b"=")
+        if pair_name.strip(b" \t") == name:
             return value.strip(b" \t")
     return b""

@@ -21,7 +21,7 @@ _COLON: Final = ord(":")
 _REMOVE: Final = 0
 _SET: Final = 1
 _APPEND: Final = 2
-_UNCHANGED: Final = -2  # for the length of a body, which may be -1 for an unknown one
+_UNCHANGED: Final = -2  # for the length of a body; -1 is an unknown length
 
 
 @final
@@ -35,10 +35,10 @@ class FieldEdit:
         letters: i64 = 0
         for name in names:
             letters |= 1 << (name[0] & 31)
-        # Fast checks: most lines differ in the first letter, others in the place of the colon.
+        # Fast checks: most lines differ in the first letter, or have the colon at another position.
         self._letters: i64 = letters
         sizes = {len(name) for name in names}
-        self._size: i64 = sizes.pop() if len(sizes) == 1 else 0
+        self._size: i64 = sizes.pop() if len(sizes) == 1 else 0  # the size of every name; 0: the sizes differ
 
     def has(self, line: bytes) -> bool:
         """Return True if the edit names the field of this line."""
@@ -116,18 +116,18 @@ class HeadEdits:
         """Return the head for the pod, or `head` itself if there are no edits."""
         if not self._edits and not self._target and self._upgrade is None and self._content_length == _UNCHANGED:
             return head
-        made = head.copy()
+        edited = head.copy()
         if self._target:
-            made.target = self._target
+            edited.target = self._target
         if self._authority:
-            made.authority = self._authority
+            edited.authority = self._authority
         if self._upgrade is not None:
-            made.upgrade = self._upgrade
+            edited.upgrade = self._upgrade
         if self._content_length != _UNCHANGED:
-            made.content_length = self._content_length
+            edited.content_length = self._content_length
         if self._edits:
-            made.headers = edited_fields(head.headers, self._edits)
-        return made
+            edited.headers = edited_fields(head.headers, self._edits)
+        return edited
 
     def trailers(self, trailers: Headers) -> Headers:
         """Return the client's trailers without those that a server could take for a field that is removed or set."""
@@ -136,7 +136,7 @@ class HeadEdits:
 
 
 def shape_of(lowered_name: bytes) -> bytes:
-    """Return what servers that pass fields as environment variables (CGI, WSGI) make of a name."""
+    """Return the form of a name in servers that pass fields as environment variables (CGI, WSGI), with `_` for `-`."""
     return lowered_name.replace(b"-", b"_")
 
 
@@ -161,12 +161,13 @@ def edited_fields(fields: Fields, edits: list[FieldEdit]) -> Fields:
     del lines[0]  # the block begins with a line end
     for edit in edits:
         lines = _edited(lines, edit)
-    made = Fields(b"\r\n" + b"\r\n".join(lines) if lines else b"")
-    made.never_indexed = fields.never_indexed
-    return made
+    edited = Fields(b"\r\n" + b"\r\n".join(lines) if lines else b"")
+    edited.never_indexed = fields.never_indexed
+    return edited
 
 
 def _line(name: bytes, value: bytes) -> bytes:
+    """Return the line of a field, without its end. Raises ValueError for CR, LF or NUL."""
     line = b"%b: %b" % (name, value)
     if b"\r" in line or b"\n" in line or b"\0" in line:
         raise ValueError(f"CR, LF or NUL in the header field {name!r}")
@@ -174,6 +175,7 @@ def _line(name: bytes, value: bytes) -> bytes:
 
 
 def _edited(lines: list[bytes], edit: FieldEdit) -> list[bytes]:
+    """Return the lines after `edit`; an addition modifies `lines` itself."""
     if edit.kind == _APPEND:
         lines.append(edit.line)
         return lines

@@ -23,7 +23,7 @@ from activator.runtime.reasons import GrpcStatus, Reason
 
 STATUS_NAMES: Final[tuple[str, ...]] = tuple(status.name for status in GrpcStatus)
 NO_STATUS: Final = -1  # not a gRPC call, or not ended
-_OF_HTTP: Final[dict[int, int]] = {
+_STATUS_OF_HTTP: Final[dict[int, int]] = {
     400: GrpcStatus.INTERNAL,
     401: GrpcStatus.UNAUTHENTICATED,
     403: GrpcStatus.PERMISSION_DENIED,
@@ -52,14 +52,15 @@ def status_of(head: ResponseHead | None, trailers: Headers) -> int:
     """Return the status of a pod's complete response, an index of STATUS_NAMES; unknown numbers become UNKNOWN."""
     for name, value in trailers:
         if len(name) == len(_STATUS_NAME) and name.lower() == _STATUS_NAME:
-            return _number(value)
+            return _parsed_status(value)
     if head is None:
         return GrpcStatus.UNKNOWN
     status = head.headers.get(_STATUS_NAME)
-    return _OF_HTTP.get(int(head.status), GrpcStatus.UNKNOWN) if status is None else _number(status)
+    return _STATUS_OF_HTTP.get(int(head.status), GrpcStatus.UNKNOWN) if status is None else _parsed_status(status)
 
 
-def _number(value: bytes) -> int:
+def _parsed_status(value: bytes) -> int:
+    """Return the number in a `grpc-status` field; UNKNOWN if it is not one of STATUS_NAMES."""
     value = value.strip()
     if not value.isdigit() or len(value) > 2:
         return GrpcStatus.UNKNOWN

@@ -34,8 +34,8 @@ KUBELET_HEADER: Final = b"k-kubelet-probe"
 ORIGINAL_HOST_HEADER: Final = b"k-original-host"
 PROXY_HEADER: Final = b"k-proxy-request"
 
-_FOR_US: Final = removal(frozenset({NAMESPACE_HEADER, REVISION_HEADER, HASH_HEADER, PROXY_HEADER}))
-_NO_ORIGINAL: Final = removal(frozenset({ORIGINAL_HOST_HEADER}))
+_FOR_ACTIVATOR: Final = removal(frozenset({NAMESPACE_HEADER, REVISION_HEADER, HASH_HEADER, PROXY_HEADER}))
+_WITHOUT_ORIGINAL: Final = removal(frozenset({ORIGINAL_HOST_HEADER}))
 _PROXIED: Final = addition(b"K-Proxy-Request", b"activator")
 _PASSES_THROUGH: Final = addition(b"K-Passthrough-Lb", b"true")
 _H: Final = 0x68
@@ -53,7 +53,7 @@ _NAMES_A_POD: Final = frozenset({Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT})
 
 @final
 class OwnAnswer:
-    """The response to a probe."""
+    """The activator's own response to a probe."""
 
     def __init__(self, status: int, body: bytes, headers: Headers) -> None:
         self.status = status
@@ -73,10 +73,10 @@ class KnativeFields:
         self.answer: OwnAnswer | None = None  # set for a probe
         self.host: bytes = b""  # the client's Host, unmodified
         self.is_probe: bool = False  # it may be a probe
-        self.has_original: bool = False  # an earlier proxy has set K-Original-Host
+        self.has_original: bool = False  # an earlier proxy has set K-Original-Host to a host
         self._namespace: bytes | None = None
         self._revision: bytes | None = None
-        self._original: bool = False  # the field is present, possibly empty
+        self._has_original_field: bool = False  # K-Original-Host is present, possibly empty
 
     def key(self) -> str:
         """Return namespace/name of the named revision; "" unless both are present."""
@@ -97,18 +97,18 @@ class KnativeFields:
             if self._revision is None:
                 self._revision = value.strip(b" \t")
         elif name == ORIGINAL_HOST_HEADER:
-            if not self._original:
-                self._original = True
+            if not self._has_original_field:
+                self._has_original_field = True
                 self.has_original = bool(value.strip(b" \t"))
         elif name in (PROBE_HEADER, KUBELET_HEADER):
             self.is_probe = True
 
     def edit(self, edits: HeadEdits) -> None:
         """Remove the fields for the activator, and set the host that the client requested."""
-        edits.add(_FOR_US)
+        edits.add(_FOR_ACTIVATOR)
         if not self.has_original:
-            if self._original:
-                edits.add(_NO_ORIGINAL)
+            if self._has_original_field:
+                edits.add(_WITHOUT_ORIGINAL)
             edits.append(b"K-Original-Host", self.host)
         edits.add(_PROXIED)
 
@@ -170,10 +170,10 @@ class KnativeDialect:
         if not probe:
             return None
         if probe == b"probe":
-            known = head.received(HASH_HEADER)
-            if not known:
+            probe_hash = head.received(HASH_HEADER)
+            if not probe_hash:
                 return _failure(400, 'a probe request must contain a non-empty "K-Network-Hash" header')
-            return OwnAnswer(200, b"", [(b"K-Network-Hash", known)])
+            return OwnAnswer(200, b"", [(b"K-Network-Hash", probe_hash)])
         if probe == b"activator":
             return OwnAnswer(200, b"activator", [_TEXT])
         # Go escapes a quotation mark as &#34; and an apostrophe as &#39;.
@@ -216,7 +216,7 @@ class KnativeDialect:
 
 
 def _read_named(block: bytes, fields: KnativeFields) -> None:
-    """Record hop-by-hop fields, too (RFC 9110 7.6.1), except the host for the pod."""
+    """Record the fields that `Connection` names (RFC 9110 7.6.1), except the host for the pod."""
     for line in block.split(b"\r\n"):
         name, _, value = line.partition(b":")
         lowered = name.lower()

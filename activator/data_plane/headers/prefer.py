@@ -16,10 +16,10 @@ def prefers(head: RequestHead, preference: bytes) -> bool:
     if head.headers.get(PREFER) is None:
         return False
     return any(
-        is_preference(one, preference)
+        is_preference(element, preference)
         for name, value in head.headers.pairs()
         if name.lower() == PREFER
-        for one in value.split(b",")
+        for element in value.split(b",")
     )
 
 

@@ -20,11 +20,11 @@ from activator.data_plane.headers.edits import HeadEdits
 from lb.rng import Rng
 
 _DRAWS: Final = 1 << 30
-_OF_A_TRACE: Final = frozenset({b"traceparent", b"tracestate"})
+_TRACE_FIELDS: Final = frozenset({b"traceparent", b"tracestate"})
 _HEX: Final = b"0123456789abcdef"
 _NO_TRACE: Final = b"0" * 32
 _NO_SPAN: Final = b"0" * 16
-_OF_SPANS: Final = 32  # random bytes for span ids
+_SPAN_ID_BYTES: Final = 32  # random bytes for four span ids
 _LENGTH: Final = 55  # version 00: 00-<32 digits>-<16 digits>-<2 digits>
 
 
@@ -42,7 +42,7 @@ class TraceContext:
     def edit(self, edits: HeadEdits) -> None:
         """Set the span of the request to the pod as the parent of the pod's spans."""
         if not self.parent_id:
-            edits.remove(_OF_A_TRACE)
+            edits.remove(_TRACE_FIELDS)
         edits.set(b"traceparent", f"00-{self.trace_id}-{self.proxy_id}-01".encode())
 
 
@@ -53,32 +53,32 @@ class Sampler:
     def __init__(self, rate: float, rng: Rng, entropy: Callable[[int], bytes]) -> None:
         self._all: bool = rate >= 1.0
         self._none: bool = rate <= 0.0
-        self._below: int = int(rate * _DRAWS)
+        self._threshold: int = int(rate * _DRAWS)  # draws below it are sampled
         self._rng = rng
         self._entropy = entropy
 
     def draw(self) -> bool:
         """Return True if a trace without a parent is sampled."""
-        return self._all or (not self._none and self._rng.below(_DRAWS) < self._below)
+        return self._all or (not self._none and self._rng.below(_DRAWS) < self._threshold)
 
     def begin(self, head: RequestHead) -> TraceContext | None:
         """Return the context of a request; None if it is not traced."""
         line = head.traceparent
         if not line:
-            return self._root() if self.draw() else None
+            return self._new_trace() if self.draw() else None
         traceparent = line[line.index(b":") + 1 :].strip(b" \t")
         if not is_traceparent(traceparent):
-            return self._root() if self.draw() else None
+            return self._new_trace() if self.draw() else None
         if self._none or not (self._all or is_sampled(traceparent)):
             return None
-        return TraceContext(traceparent[3:35].decode(), traceparent[36:52].decode(), self._entropy(_OF_SPANS))
+        return TraceContext(traceparent[3:35].decode(), traceparent[36:52].decode(), self._entropy(_SPAN_ID_BYTES))
 
     def new_id(self, size: int) -> bytes:
         """Return a random id of `size` bytes."""
         return self._entropy(size)
 
-    def _root(self) -> TraceContext:
-        random = self._entropy(16 + _OF_SPANS)
+    def _new_trace(self) -> TraceContext:
+        random = self._entropy(16 + _SPAN_ID_BYTES)
         return TraceContext(random[:16].hex(), "", random[16:])
 
 

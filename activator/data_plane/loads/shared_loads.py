@@ -38,12 +38,15 @@ class OwnLoads:
         self.throttler = throttler
         self.reported: dict[str, int] = {}  # by pod identity, without zeros
         self.slot: int = 0  # index at which the next report continues
-        self.is_watched: bool = False
-        self._met: int = 0  # pods with requests in the slots before
+        self.is_watched: bool = False  # its pods are inspected at the next reports
+        self._busy_pods: int = 0  # pods with requests in the slots before `slot`
 
     def changes(self, slots_max: int) -> tuple[list[PodLoad], int]:
-        """Return changed loads, and the number of inspected slots; `slot` is 0 after the last one."""
-        found: list[PodLoad] = []
+        """Inspect up to `slots_max` slots from `slot` on; return the changed loads, and the number of these slots.
+
+        `slot` is 0 after the end of the table.
+        """
+        changed: list[PodLoad] = []
         table = self.throttler.table
         begin = self.slot
         end = min(begin + slots_max, table.length)
@@ -52,29 +55,30 @@ class OwnLoads:
                 continue
             count = int(tracker.in_flight)
             if count > 0:
-                self._met += 1
-            self._compare(tracker.identity, count, found)
+                self._busy_pods += 1
+            self._note_change(tracker.identity, count, changed)
         self.slot = end
         if end >= table.length:
-            if self._met != len(self.reported):
+            if self._busy_pods != len(self.reported):
                 for identity in list(self.reported):
-                    held = table.find_identity(identity)
-                    if held is None or held.state == DRAINING:
-                        self._compare(identity, 0, found)
-            self.slot = self._met = 0
-        return found, max(end - begin, 1)
+                    found = table.find_identity(identity)
+                    if found is None or found.state == DRAINING:
+                        self._note_change(identity, 0, changed)
+            self.slot = self._busy_pods = 0
+        return changed, max(end - begin, 1)
 
-    def take_back(self) -> bool:
+    def clear_reported(self) -> bool:
         """Clear the reported loads; return True if there were any."""
         had = len(self.reported) > 0
         self.reported.clear()
-        self.slot = self._met = 0
+        self.slot = self._busy_pods = 0
         return had
 
-    def _compare(self, identity: str, count: int, found: list[PodLoad]) -> None:
+    def _note_change(self, identity: str, count: int, changed: list[PodLoad]) -> None:
+        """Append the load of a pod to `changed`, and record it as reported, if it differs from the last report."""
         if self.reported.get(identity, 0) == count:
             return
-        found.append(PodLoad(identity, count))
+        changed.append(PodLoad(identity, count))
         if count > 0:
             self.reported[identity] = count
         else:
@@ -103,7 +107,7 @@ class SharedLoads(Deadline):
         if own is None or own.throttler is not throttler:
             own = self._own[name] = OwnLoads(throttler)
         if not _is_shared(throttler):
-            self._take_back(name, own)
+            self._withdraw(name, own)
         elif throttler.active:
             self._watch(name, own)
         elsewhere = self._elsewhere_of(throttler)
@@ -115,7 +119,7 @@ class SharedLoads(Deadline):
     def revision_dropped(self, throttler: RevisionThrottler) -> None:
         own = self._own.pop(throttler.common_name, None)
         if own is not None:
-            self._take_back(throttler.common_name, own)
+            self._withdraw(throttler.common_name, own)
 
     def activated(self, throttler: RevisionThrottler) -> None:
         """Handle the first request after an idle period."""
@@ -135,12 +139,12 @@ class SharedLoads(Deadline):
             if slots_left <= 0:
                 break
             own = self._watched.pop(name)
-            found, inspected = own.changes(slots_left)
+            changed, inspected = own.changes(slots_left)
             slots_left -= inspected
-            if found:
-                self._broadcast(PodLoads(name, False, tuple(found)))
+            if changed:
+                self._broadcast(PodLoads(name, False, tuple(changed)))
             if own.throttler.active or own.reported or own.slot != 0:
-                self._watched[name] = own  # after the others
+                self._watched[name] = own  # behind the other revisions
             else:
                 own.is_watched = False
         self._arm()
@@ -152,7 +156,7 @@ class SharedLoads(Deadline):
         self._received[peer] = {}
         for name, own in self._own.items():
             if own.reported:
-                self._send(peer, PodLoads(name, False, tuple([PodLoad(*one) for one in own.reported.items()])))
+                self._send(peer, PodLoads(name, False, tuple([PodLoad(*load) for load in own.reported.items()])))
             if own.throttler.active and _is_shared(own.throttler):
                 self._watch(name, own)
         self._arm()
@@ -164,10 +168,10 @@ class SharedLoads(Deadline):
             return
         for name, pods in received.items():
             for identity, count in pods.items():
-                self._add(name, identity, -count)
+                self._add_elsewhere(name, identity, -count)
         if not self._received:  # no peer knows earlier reports
             for own in self._own.values():
-                own.take_back()
+                own.clear_reported()
 
     def receive(self, peer: int, message: PodLoads) -> None:
         """Handle a message of a peer over its present link."""
@@ -178,7 +182,7 @@ class SharedLoads(Deadline):
         pods = received.setdefault(name, {})
         if message.anew:
             for identity, count in pods.items():
-                self._add(name, identity, -count)
+                self._add_elsewhere(name, identity, -count)
             pods.clear()
         for identity, in_flight in message.pods:
             count = max(in_flight, 0)
@@ -188,7 +192,7 @@ class SharedLoads(Deadline):
             else:
                 pods.pop(identity, None)
             if change != 0:
-                self._add(name, identity, change)
+                self._add_elsewhere(name, identity, change)
         if not pods:
             del received[name]
 
@@ -207,23 +211,24 @@ class SharedLoads(Deadline):
                 own.is_watched = False
             self._watched.clear()
         if self._watched and self.wheel_next is None:
-            rate = max(len(self._received) / PEERS_AT_FULL_RATE, 1.0)
-            self._wheel.arm(self, self._now() + SHARED_LOADS_INTERVAL_S * rate)
+            slowdown = max(len(self._received) / PEERS_AT_FULL_RATE, 1.0)
+            self._wheel.arm(self, self._now() + SHARED_LOADS_INTERVAL_S * slowdown)
 
     def _broadcast(self, message: PodLoads) -> None:
         for peer in self._received:
             self._send(peer, message)
 
-    def _take_back(self, name: str, own: OwnLoads) -> None:
+    def _withdraw(self, name: str, own: OwnLoads) -> None:
+        """Make all earlier reports about a revision void at the peers."""
         own.is_watched = False
         self._watched.pop(name, None)
-        if own.take_back():
+        if own.clear_reported():
             self._broadcast(PodLoads(name, True, ()))
 
     def _elsewhere_of(self, throttler: RevisionThrottler) -> dict[str, int]:
         return self._elsewhere.get(throttler.common_name, {}) if _is_shared(throttler) else {}
 
-    def _add(self, name: str, identity: str, change: int) -> None:
+    def _add_elsewhere(self, name: str, identity: str, change: int) -> None:
         """Add `change` to the load of other data planes at a pod."""
         pods = self._elsewhere.get(name)
         if pods is None:

@@ -42,8 +42,8 @@ from activator.runtime.reasons import Reason
 from lb.tracker import READY, RECOVERING, PodTracker
 
 LENT_IDLE_S: Final = 1.0  # an unused slot is returned after this time
-EARLY_S: Final = 0.02  # the owner may know for so long that a pod is ready before this member does
-EARLY_STEP_S: Final = 0.005
+EARLY_S: Final = 0.02  # how much earlier than this member the owner may know that a pod is ready
+EARLY_STEP_S: Final = 0.005  # interval of the checks of an early slot
 
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
@@ -53,13 +53,14 @@ Later = Callable[[float, Callable[[], None]], object]
 class IdleSlot:
     """An idle slot, with the generation of its pod at that time."""
 
-    def __init__(self, slot: int, tracker: PodTracker, since_s: float) -> None:
+    def __init__(self, slot: int, tracker: PodTracker, idle_since_s: float) -> None:
         self.slot = slot
         self.tracker = tracker
         self.generation: int = tracker.generation
-        self.since_s = since_s
+        self.idle_since_s = idle_since_s
 
     def is_usable(self, now_s: float) -> bool:
+        """Return True if the pod is the same as before, is ready, and is not suspected."""
         tracker = self.tracker
         is_same = tracker.generation == self.generation
         return is_same and tracker.state == READY and tracker.suspect_until_s <= now_s
@@ -68,7 +69,7 @@ class IdleSlot:
 class Borrowing(SlotSource):
     """The borrowed slots of one revision, while another member owns it.
 
-    `send` sends to that owner; nothing is sent before `register`.
+    `send` sends to that owner; nothing is sent before `register`. `later(delay_s, call)` calls after a delay.
     """
 
     def __init__(
@@ -84,8 +85,8 @@ class Borrowing(SlotSource):
         self.epoch: int = 0  # 0: not registered
         self.lends: bool = False
         self.idle: deque[IdleSlot] = deque()  # the longest idle first
-        self.in_use: dict[Lease, int] = {}
-        self.wanted: dict[int, Waiter] = {}  # by `arrival`, which identifies them to the owner
+        self.in_use: dict[Lease, int] = {}  # the numbers of their slots
+        self.wanted: dict[int, Waiter] = {}  # waiting requests by `arrival`, which identifies them to the owner
         self.early: dict[Waiter, Granted] = {}  # grants that wait for their pods
         self._slot: int = 0  # number for the lease that is about to be opened
         self._send = send
@@ -98,7 +99,7 @@ class Borrowing(SlotSource):
     def begin(self, numbered: bool) -> None:
         """Borrow the throttler's leases and waiters from now on.
 
-        `numbered`: their arrivals are positions in the owner's queue, because this member was the owner.
+        `numbered`: the arrivals of waiters are positions in the owner's queue, because this member was the owner.
         """
         for lease in self.throttler.leases:
             self.in_use[lease] = self._lent.number()
@@ -116,7 +117,7 @@ class Borrowing(SlotSource):
         self.lends = False
         self.idle.clear()
         slots = tuple([HeldSlot(slot, lease.identity, lease.address) for lease, slot in self.in_use.items()])
-        waiting = tuple([self._described(waiter) for waiter in self.wanted.values()])
+        waiting = tuple([self._description(waiter) for waiter in self.wanted.values()])
         if slots or waiting or even_nothing:
             self._send(Register(epoch, self.key, slots, waiting))
 
@@ -130,11 +131,12 @@ class Borrowing(SlotSource):
         if self.idle:
             idle, self.idle = self.idle, deque()
             if self.epoch:
-                self._send(Returned(self.epoch, self.key, tuple([one.slot for one in idle])))
+                self._send(Returned(self.epoch, self.key, tuple([idle_slot.slot for idle_slot in idle])))
 
     def retire(self) -> None:
         """End borrowing, because the limit was removed; requests in progress continue without a slot."""
-        slots = (*[one.slot for one in self.idle], *[one.slot for one in self.early.values()], *self.in_use.values())
+        idle, early = [idle_slot.slot for idle_slot in self.idle], [granted.slot for granted in self.early.values()]
+        slots = (*idle, *early, *self.in_use.values())
         if slots and self.epoch:
             self._send(Returned(self.epoch, self.key, slots))
         self.idle.clear()
@@ -146,6 +148,7 @@ class Borrowing(SlotSource):
     # --- messages of the owner ---
 
     def queued(self, message: Queued) -> None:
+        """Handle the position of a request in the queue of the owner."""
         waiter = self.wanted.get(message.request)
         if waiter is None:
             return
@@ -158,12 +161,12 @@ class Borrowing(SlotSource):
     def granted(self, message: Granted) -> None:
         self._set_lends(message.lends)
         waiter = self.wanted.get(message.request)
-        tracker = self._ready(message)
+        tracker = self._ready_pod(message)
         if waiter is None:
             if tracker is None:
                 self._give_back(message.slot)
             else:
-                self._keep(message.slot, tracker)
+                self._keep_or_return(message.slot, tracker)
             return
         waiter.arrival_at_owner = message.number
         if tracker is None:
@@ -191,7 +194,7 @@ class Borrowing(SlotSource):
                 del self.early[waiter]
                 self._want_again(waiter, granted.identity)
                 return
-        self.idle = deque([one for one in self.idle if one.slot != message.slot])
+        self.idle = deque([idle_slot for idle_slot in self.idle if idle_slot.slot != message.slot])
 
     # --- calls of the throttler ---
 
@@ -200,11 +203,11 @@ class Borrowing(SlotSource):
             return None
         now_s = self._now()
         while self.idle:
-            one = self.idle.pop()
-            if one.is_usable(now_s):
-                self._slot = one.slot
-                return one.tracker
-            self._give_back(one.slot)
+            idle_slot = self.idle.pop()
+            if idle_slot.is_usable(now_s):
+                self._slot = idle_slot.slot
+                return idle_slot.tracker
+            self._give_back(idle_slot.slot)
         return None
 
     def opened(self, lease: Lease) -> None:
@@ -214,7 +217,7 @@ class Borrowing(SlotSource):
         self.wanted[waiter.arrival] = waiter
         self.return_idle()
         if self.epoch:
-            self._send(Want(self.epoch, self.key, self._described(waiter)))
+            self._send(Want(self.epoch, self.key, self._description(waiter)))
         elif waiter.never_waits:
             self._later(0.0, lambda: self._refuse(waiter))
 
@@ -240,7 +243,7 @@ class Borrowing(SlotSource):
     def closed(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
         slot = self.in_use.pop(lease, 0)
         if slot == 0 or self.epoch == 0:
-            return  # no longer borrowed; or omitted from the next registration
+            return  # not borrowed any more, or not registered: the next registration does not name the slot
         tracker = lease.tracker
         if tracker.generation == lease.generation and tracker.state == READY and self._may_keep():
             self.idle.append(IdleSlot(slot, tracker, self._now()))
@@ -263,7 +266,7 @@ class Borrowing(SlotSource):
     def tick(self, now_s: float) -> None:
         """Return slots that have been idle for too long; called periodically."""
         until_s = now_s - LENT_IDLE_S
-        while self.idle and (self.idle[0].since_s <= until_s or not self.idle[0].is_usable(now_s)):
+        while self.idle and (self.idle[0].idle_since_s <= until_s or not self.idle[0].is_usable(now_s)):
             self._give_back(self.idle.popleft().slot)
 
     # --- within ---
@@ -271,7 +274,7 @@ class Borrowing(SlotSource):
     def _may_keep(self) -> bool:
         return self.lends and not self.wanted
 
-    def _keep(self, slot: int, tracker: PodTracker) -> None:
+    def _keep_or_return(self, slot: int, tracker: PodTracker) -> None:
         if self._may_keep():
             self.idle.append(IdleSlot(slot, tracker, self._now()))
         else:
@@ -286,7 +289,7 @@ class Borrowing(SlotSource):
         if self.epoch:
             self._send(Returned(self.epoch, self.key, (slot,)))
 
-    def _ready(self, message: Granted) -> PodTracker | None:
+    def _ready_pod(self, message: Granted) -> PodTracker | None:
         """Return the pod of a granted slot; None if it is not known or not ready here."""
         tracker = self.throttler.table.find_identity(message.identity)
         if tracker is None or tracker.address != message.address or tracker.state not in {READY, RECOVERING}:
@@ -304,7 +307,7 @@ class Borrowing(SlotSource):
         def check() -> None:
             if self.early.get(waiter) is not message:
                 return
-            tracker = self._ready(message)
+            tracker = self._ready_pod(message)
             if tracker is None and self._now() < until_s:
                 self._recheck(waiter, message, until_s)
                 return
@@ -318,11 +321,13 @@ class Borrowing(SlotSource):
         self._later(EARLY_STEP_S, check)
 
     def _want_again(self, waiter: Waiter, failed_at: str) -> None:
-        described = self._described(waiter)
-        described.failed_at = failed_at
-        self._send(Want(self.epoch, self.key, described))
+        """Ask for another slot at the same position, at any pod but `failed_at` if possible."""
+        description = self._description(waiter)
+        description.failed_at = failed_at
+        self._send(Want(self.epoch, self.key, description))
 
-    def _described(self, waiter: Waiter) -> WaitingRequest:
+    def _description(self, waiter: Waiter) -> WaitingRequest:
+        """Return the description of a waiter for the owner."""
         avoided = waiter.avoided
         return WaitingRequest(
             waiter.arrival,

@@ -40,13 +40,13 @@ from lb.tracker import PodTracker
 MEMBER_SLOT_BITS: Final = 40  # bits of a slot's number; above them stands the number of its member, or a random one
 LENDING_FREE_SHARE: Final = 0.25  # slots are lent while at least this share of the capacity is free
 
-_HERE: Final = -1  # in place of the number of a member
+_THIS_MEMBER: Final = -1  # in place of the number of a member
 
 SendTo = Callable[[int, MemberMessage], None]
 
 
 def _number_between(waiters: list[Waiter], low: int, high: int) -> None:
-    """Assign `waiters` evenly spaced positions between two others."""
+    """Assign `waiters` evenly spaced positions between `low` and `high`."""
     for position, waiter in enumerate(waiters, 1):
         waiter.arrival_at_owner = low + (high - low) * position // (len(waiters) + 1)
 
@@ -59,7 +59,7 @@ class LentSlots:
 
     def __init__(self, first: int) -> None:
         self._last: int = first
-        self.waiters: dict[int, RemoteWaiter] = {}
+        self.waiters: dict[int, RemoteWaiter] = {}  # the holders, by the number of the slot
 
     def number(self) -> int:
         """Return the number of a new slot."""
@@ -67,7 +67,7 @@ class LentSlots:
         return self._last
 
     def released(self, member: int, slot: int, latency_s: float, succeeded: bool, unused: bool = False) -> None:
-        """Release a slot of `member`. Ignored if the slot was taken back, or if another member has it."""
+        """Release a slot of `member`, if that still has it; `unused`: no request has used the slot."""
         waiter = self.waiters.get(slot)
         if waiter is not None and waiter.borrower.number == member:
             del self.waiters[slot]
@@ -119,8 +119,8 @@ class Borrower:
         self.number = number
         self.epoch: int = 0  # at its registration; 0: not registered, so nothing is sent to it
         self.lends: bool = False  # it may keep its slots
-        self.slots: dict[int, RemoteWaiter] = {}
-        self.waiters: dict[int, RemoteWaiter] = {}
+        self.slots: dict[int, RemoteWaiter] = {}  # by the number of the slot
+        self.waiters: dict[int, RemoteWaiter] = {}  # by the number of the request
 
 
 class RemoteWaiter(Waiter):
@@ -133,7 +133,7 @@ class RemoteWaiter(Waiter):
         self.borrower = borrower
         self.request_number = request
         self.slot: int = 0
-        self.is_numbered: bool = False  # its member knows its number
+        self.is_numbered: bool = False  # its member knows its position
         self.lease: Lease | None = None
         self.placed_at = ("", "")  # identity and address of the pod, if the slot was registered
 
@@ -157,11 +157,13 @@ def _by_time(waiters: list[Waiter]) -> list[Waiter]:
     The times of other members' requests are estimates; those of one member are made to follow its own order.
     """
     latest_s: dict[int, float] = {}
-    ordered = sorted(waiters, key=lambda one: one.request_number if isinstance(one, RemoteWaiter) else one.arrival)
-    for one in ordered:
-        member = one.borrower.number if isinstance(one, RemoteWaiter) else _HERE
-        one.asked_s = latest_s[member] = max(one.asked_s, latest_s.get(member, 0.0))
-    return sorted(ordered, key=lambda one: one.asked_s)
+    ordered = sorted(
+        waiters, key=lambda waiter: waiter.request_number if isinstance(waiter, RemoteWaiter) else waiter.arrival
+    )
+    for waiter in ordered:
+        member = waiter.borrower.number if isinstance(waiter, RemoteWaiter) else _THIS_MEMBER
+        waiter.asked_s = latest_s[member] = max(waiter.asked_s, latest_s.get(member, 0.0))
+    return sorted(ordered, key=lambda waiter: waiter.asked_s)
 
 
 class Lending(SlotLender):
@@ -171,8 +173,8 @@ class Lending(SlotLender):
         self.throttler = throttler
         self.borrowers: dict[int, Borrower] = {}
         self._lent = lent
-        self._begun: bool = False
-        self._is_allowed: bool = True
+        self._begun: bool = False  # `begin` has been called
+        self._may_grant: bool = True
         self._unplaced: dict[tuple[str, str], dict[RemoteWaiter, None]] = {}  # slots of pods that are not in the table
         self._send = send
         self._now = now
@@ -182,7 +184,7 @@ class Lending(SlotLender):
     def register(self, member: int, message: Register) -> None:
         """Replace the slots and waiting requests of a borrower by those of its registration."""
         throttler = self.throttler
-        throttler.sharing.source = NOTHING_YET  # until its requests are in their positions in the queue
+        throttler.sharing.source = NOTHING_YET  # until the borrower's requests are at their positions in the queue
         try:
             self._apply_registration(self._borrower(member), message)
         finally:
@@ -190,14 +192,14 @@ class Lending(SlotLender):
 
     def allow(self, allowed: bool) -> None:
         """Allow or forbid grants; granted slots are not affected."""
-        self._is_allowed = allowed
+        self._may_grant = allowed
         if allowed:
             self._update_source()
         elif self._begun:
             self.throttler.sharing.source = NOTHING_YET
 
     def _update_source(self) -> None:
-        if self._begun and self._is_allowed:
+        if self._begun and self._may_grant:
             self.throttler.sharing.source = None
             self.throttler.pump()
             self.throttler.queue.refuse_impatient()
@@ -212,12 +214,12 @@ class Lending(SlotLender):
         borrower.lends = False
         for held in message.slots:
             if held.slot not in borrower.slots:
-                self._adopt(borrower, held)
+                self._record_slot(borrower, held)
         for waiting in message.waiting:
             self.want(borrower.number, message.epoch, waiting)
 
     def registered(self, member: int, epoch: int) -> None:
-        """Handle the end of a member's registration: if it did not name this revision, it has nothing of it."""
+        """Handle the end of a member's registration; without a `Register` for this revision, it has nothing of it."""
         borrower = self.borrowers.get(member)
         if borrower is not None and borrower.epoch < epoch:
             self.register(member, Register(epoch, self.throttler.common_name, (), ()))
@@ -230,24 +232,26 @@ class Lending(SlotLender):
         """
         throttler = self.throttler
         waiters = throttler.queue.waiters.by_arrival()
-        numbered = sorted([one for one in waiters if one.arrival_at_owner], key=lambda one: one.arrival_at_owner)
-        others = deque(_by_time([one for one in waiters if not one.arrival_at_owner]))
+        numbered = [waiter for waiter in waiters if waiter.arrival_at_owner]
+        numbered.sort(key=lambda waiter: waiter.arrival_at_owner)
+        unnumbered = deque(_by_time([waiter for waiter in waiters if not waiter.arrival_at_owner]))
         order: list[Waiter] = []
         last = 0
-        for one in numbered:
+        for waiter in numbered:
             before: list[Waiter] = []
-            while others and others[0].asked_s < one.asked_s:
-                before.append(others.popleft())
-            _number_between(before, last, one.arrival_at_owner)
-            last = one.arrival_at_owner
-            order.extend([*before, one])
-        _number_between(list(others), last, max(last, throttler.queue.arrivals) + ARRIVAL_STEP * (len(others) + 1))
-        order.extend(others)
+            while unnumbered and unnumbered[0].asked_s < waiter.asked_s:
+                before.append(unnumbered.popleft())
+            _number_between(before, last, waiter.arrival_at_owner)
+            last = waiter.arrival_at_owner
+            order.extend([*before, waiter])
+        end = max(last, throttler.queue.arrivals) + ARRIVAL_STEP * (len(unnumbered) + 1)
+        _number_between(list(unnumbered), last, end)
+        order.extend(unnumbered)
         self._begun = True
         throttler.queue.reorder(order)
-        for one in order:
-            if isinstance(one, RemoteWaiter) and not one.is_numbered:
-                self._send_queued(one)
+        for waiter in order:
+            if isinstance(waiter, RemoteWaiter) and not waiter.is_numbered:
+                self._send_queued(waiter)
         self._update_source()
 
     def want(self, member: int, epoch: int, waiting: WaitingRequest) -> None:
@@ -316,8 +320,7 @@ class Lending(SlotLender):
     def hand_over(self) -> None:
         """Take back all lent slots and drop the requests of borrowers, which register again with the next owner.
 
-        The caller has replaced the source of a throttler that stays in use, so that none of its requests gets these
-        slots.
+        The caller has replaced the source of a throttler that stays in use, so that its requests get none of them.
         """
         for borrower in self.borrowers.values():
             self._forget_waiters(borrower)
@@ -337,7 +340,7 @@ class Lending(SlotLender):
     def pod_placed(self, tracker: PodTracker) -> None:
         for waiter in self._unplaced.pop((tracker.identity, tracker.address), ()):
             if waiter.borrower.slots.get(waiter.slot) is waiter:
-                self._count(waiter, tracker)
+                self._open_lease(waiter, tracker)
 
     def table_replaced(self) -> None:
         table = self.throttler.table
@@ -351,12 +354,12 @@ class Lending(SlotLender):
         return sum(len(borrower.slots) for borrower in self.borrowers.values()) - unplaced
 
     def lent_of(self) -> dict[PodTracker, int]:
-        found: dict[PodTracker, int] = {}
+        counts: dict[PodTracker, int] = {}
         for borrower in self.borrowers.values():
             for waiter in borrower.slots.values():
                 if waiter.lease is not None:
-                    found[waiter.lease.tracker] = found.get(waiter.lease.tracker, 0) + 1
-        return found
+                    counts[waiter.lease.tracker] = counts.get(waiter.lease.tracker, 0) + 1
+        return counts
 
     def waiting(self) -> int:
         return sum(len(borrower.waiters) for borrower in self.borrowers.values())
@@ -404,10 +407,8 @@ class Lending(SlotLender):
         borrower = waiter.borrower
         if borrower.slots.get(waiter.slot) is waiter:
             if borrower.epoch != 0:
-                self._send(
-                    borrower.number,
-                    Revoked(borrower.epoch, self.throttler.common_name, waiter.slot, reason.value, detail),
-                )
+                key = self.throttler.common_name
+                self._send(borrower.number, Revoked(borrower.epoch, key, waiter.slot, reason.value, detail))
             self._take_back(borrower, waiter.slot)
 
     def forget_unplaced(self, waiter: RemoteWaiter) -> None:
@@ -439,14 +440,13 @@ class Lending(SlotLender):
         waiter.avoided = None if failed is None else Lease(failed, 0.0)
         waiter.arrival_at_owner = waiting.number
         waiter.is_numbered = waiting.number != 0
-        waiter.sorted = True
+        waiter.is_classified = True
         return waiter
 
     def _send_queued(self, waiter: RemoteWaiter) -> None:
         borrower = waiter.borrower
-        self._send(
-            borrower.number, Queued(borrower.epoch, self.throttler.common_name, waiter.request_number, waiter.arrival)
-        )
+        key = self.throttler.common_name
+        self._send(borrower.number, Queued(borrower.epoch, key, waiter.request_number, waiter.arrival))
 
     def _borrower(self, member: int) -> Borrower:
         borrower = self.borrowers.get(member)
@@ -454,7 +454,8 @@ class Lending(SlotLender):
             borrower = self.borrowers[member] = Borrower(member)
         return borrower
 
-    def _adopt(self, borrower: Borrower, held: HeldSlot) -> None:
+    def _record_slot(self, borrower: Borrower, held: HeldSlot) -> None:
+        """Record a slot that a borrower has registered, with an open lease if its pod is in the table."""
         former = self._lent.waiters.get(held.slot)
         if former is not None and former.borrower.number != borrower.number:
             return  # an inconsistent registration: another member has this slot
@@ -469,9 +470,9 @@ class Lending(SlotLender):
         if tracker is None or tracker.address != held.address:
             self._unplaced.setdefault(waiter.placed_at, {})[waiter] = None  # it was removed, or is not known yet
             return
-        self._count(waiter, tracker)
+        self._open_lease(waiter, tracker)
 
-    def _count(self, waiter: RemoteWaiter, tracker: PodTracker) -> None:
+    def _open_lease(self, waiter: RemoteWaiter, tracker: PodTracker) -> None:
         waiter.lease = self.throttler.adopt(waiter, tracker)
 
     def _take_back(self, borrower: Borrower, slot: int) -> None:

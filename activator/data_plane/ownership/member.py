@@ -43,7 +43,7 @@ from activator.data_plane.ownership.view import NO_MEMBER, View
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now
 
-EARLY_MAX: Final = 100_000  # messages of one member for a future view; more close the link
+EARLY_MAX: Final = 100_000  # messages of one member for a later view; more close the link
 UNKNOWN_KEPT_S: Final = 5.0  # how long messages about an unknown revision, or one without a limit here, are kept
 
 
@@ -56,7 +56,7 @@ class Peer:
         self.linked: bool = False
         self.begun: int = 0  # the latest epoch of its messages over this link
         self.registered: int = 0  # the latest epoch in which it has registered its whole state
-        self.early: deque[MemberMessage] = deque()  # its messages for a future view
+        self.early: deque[MemberMessage] = deque()  # its messages for a later view
 
 
 class BorrowedRevision:
@@ -84,9 +84,9 @@ class BorrowedRevision:
 class OwnedRevision:
     """A revision whose slots this member grants once it is `complete`."""
 
-    def __init__(self, lending: Lending, since: int) -> None:
+    def __init__(self, lending: Lending, since_epoch: int) -> None:
         self.lending = lending
-        self.since = since  # the epoch of the view in which it began
+        self.since_epoch = since_epoch  # epoch of the view in which this member became the owner
         self.complete: bool = False
 
 
@@ -131,16 +131,16 @@ class Member:
         """Own or borrow a revision that has a limit now. Before the first view it has no owner (NO_MEMBER)."""
         key = throttler.common_name
         if key in self.owned or key in self.borrowed:
-            return  # something else of it has changed
+            return  # another setting of it has changed
         owner = self.view.owner_of(key)
         if owner == self.number:
             self._own(throttler)
             for member, message in self._take_unknown(key):
-                self._act(member, message)
+                self._process(member, message)
             for number in self._forgotten.pop(key, set()):
                 self.peers[number].registered = 0
                 self._drop(number)  # it registers on its next link
-            self._complete_some()  # after these messages, which may contain registrations
+            self._complete_registered()  # after these messages, which may contain registrations
         else:
             self._take_unknown(key)  # sent when this member owned it; the owner gets all of it again
             self._borrow(throttler, owner)
@@ -157,7 +157,7 @@ class Member:
         if borrowed is not None:
             borrowed.is_dropped = True
             borrowed.borrowing.return_idle()
-            self._forget_returned(key, borrowed)
+            self._forget_if_returned(key, borrowed)
         self._take_unknown(key)
         self._forgotten.pop(key, None)
         self._removed_since_s[key] = self._now()
@@ -188,11 +188,11 @@ class Member:
 
     def ownership(self) -> tuple[int, int]:
         """Return how many revisions this member owns, and for how many of them it cannot grant slots yet."""
-        held: int = 0
+        incomplete: int = 0
         for owned in self.owned.values():
             if not owned.complete:
-                held += 1
-        return len(self.owned), held
+                incomplete += 1
+        return len(self.owned), incomplete
 
     # --- members and links ---
 
@@ -208,7 +208,7 @@ class Member:
         for number, peer in list(self.peers.items()):
             if view.may_live(number):
                 peer.is_known = True
-            elif peer.is_known:  # otherwise its view is a later one
+            elif peer.is_known:  # an unknown peer belongs to a later view
                 self._ended(number)
         retired = self._retired
         self._retired = []
@@ -216,13 +216,13 @@ class Member:
             lending.hand_over()  # the borrowers register with the next owner
             self._register_dropped(lending)
         for key in [*self.owned, *self.borrowed]:
-            self._settle(key)
+            self._apply_owner(key)
         for peer in list(self.peers.values()):
             if peer.linked and view.has(peer.number):
                 self._register_with(peer.number)
         for peer in list(self.peers.values()):
             self._process_early(peer)
-        self._complete_some()
+        self._complete_registered()
 
     def linked(self, number: int) -> None:
         """Handle a new link to a member, before any message."""
@@ -249,9 +249,9 @@ class Member:
             lending.unlinked(number)
         for lending in self._retired:
             lending.ended(number)  # its messages about a removed revision may be lost, and no limit applies
-        for one in self.borrowed.values():
-            if one.owner == number:
-                one.borrowing.suspend()
+        for borrowed in self.borrowed.values():
+            if borrowed.owner == number:
+                borrowed.borrowing.suspend()
 
     def receive(self, number: int, message: MemberMessage) -> None:
         """Handle a message of a member over its present link."""
@@ -264,18 +264,18 @@ class Member:
                 return
             peer.early.append(message)
         else:
-            self._act(number, message)
+            self._process(number, message)
 
     def tick(self) -> None:
         """Return slots that have been idle for too long, and expire kept messages; called periodically."""
         now_s = self._now()
-        for key, one in list(self.borrowed.items()):
-            one.borrowing.tick(now_s)
-            self._forget_returned(key, one)
+        for key, borrowed in list(self.borrowed.items()):
+            borrowed.borrowing.tick(now_s)
+            self._forget_if_returned(key, borrowed)
         for key, since_s in list(self._unknown_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
                 for number in {number for number, message in self._take_unknown(key) if _is_asking(message)}:
-                    self._drop(number)  # it sends all that again on its next link
+                    self._drop(number)  # it registers again on its next link
         for key, since_s in list(self._removed_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
                 del self._removed_since_s[key]
@@ -283,7 +283,8 @@ class Member:
 
     # --- within ---
 
-    def _act(self, number: int, message: MemberMessage) -> None:
+    def _process(self, number: int, message: MemberMessage) -> None:
+        """Handle a message of the present view or an earlier one."""
         peer = self.peers[number]
         if isinstance(message, (Granted, Queued, Refused, Recall, Revoked)):
             if message.epoch == self.view.epoch:
@@ -300,19 +301,20 @@ class Member:
                 peer.begun = peer.registered = message.epoch
                 for lending in self._lendings():
                     lending.registered(number, message.epoch)
-                self._complete_some()
+                self._complete_registered()
         elif message.epoch >= peer.begun:
             peer.begun = message.epoch
             self._from_borrower(number, message)
 
     def _from_borrower(self, number: int, message: MemberMessage) -> None:
+        """Handle a message about a revision that this member owns, or will own when it is known."""
         owned = self.owned.get(message.key)
         if owned is None:
-            is_gone = message.key in self._removed_since_s
-            if not is_gone and self.view.owner_of(message.key) == self.number:
+            is_removed = message.key in self._removed_since_s
+            if not is_removed and self.view.owner_of(message.key) == self.number:
                 self._keep_unknown(number, message)
             return
-        if message.epoch < owned.since:
+        if message.epoch < owned.since_epoch:
             return
         lending = owned.lending
         if type(message) is Want:
@@ -327,12 +329,13 @@ class Member:
             lending.register(number, message)
 
     def _from_owner(self, number: int, message: MemberMessage) -> None:
-        one = self.borrowed.get(message.key)
-        if one is None or one.owner != number:
+        """Handle a message about a revision that this member borrows."""
+        borrowed = self.borrowed.get(message.key)
+        if borrowed is None or borrowed.owner != number:
             if type(message) is Granted:  # the revision was removed
                 self._send(number, Returned(message.epoch, message.key, (message.slot,)))
             return
-        borrowing = one.borrowing
+        borrowing = borrowed.borrowing
         if type(message) is Granted:
             borrowing.granted(message)
         elif type(message) is Queued:
@@ -365,7 +368,7 @@ class Member:
     def _forget_unknown(self, number: int) -> None:
         """Drop the kept messages of a member."""
         for key, messages in list(self._unknown.items()):
-            kept = deque([one for one in messages if one[0] != number])
+            kept = deque([message for message in messages if message[0] != number])
             self._unknown_count -= len(messages) - len(kept)
             if kept:
                 self._unknown[key] = kept
@@ -375,7 +378,7 @@ class Member:
 
     def _process_early(self, peer: Peer) -> None:
         while peer.early and peer.early[0].epoch <= self.view.epoch:
-            self._act(peer.number, peer.early.popleft())
+            self._process(peer.number, peer.early.popleft())
 
     def _ended(self, number: int) -> None:
         for lending in self._lendings():
@@ -383,19 +386,19 @@ class Member:
         self._forget_unknown(number)
         del self.peers[number]
 
-    def _settle(self, key: str) -> None:
+    def _apply_owner(self, key: str) -> None:
         """Apply the owner of the present view to a revision."""
         owner = self.view.owner_of(key)
         owned = self.owned.get(key)
         if owned is None:
-            one = self.borrowed[key]
-            one.borrowing.suspend()
+            borrowed = self.borrowed[key]
+            borrowed.borrowing.suspend()
             if owner == self.number:
                 del self.borrowed[key]
-                if not one.is_dropped:
-                    self._own(one.borrowing.throttler)
+                if not borrowed.is_dropped:
+                    self._own(borrowed.borrowing.throttler)
             else:
-                one.owner = owner
+                borrowed.owner = owner
         elif owner != self.number:
             del self.owned[key]
             throttler = owned.lending.throttler
@@ -404,7 +407,7 @@ class Member:
             owned.lending.hand_over()
             self.borrowed[key].borrowing.begin(owned.complete)
         elif not self.view.follows:
-            self._own_anew(owned)
+            self._restart_ownership(owned)
 
     def _register_dropped(self, lending: Lending) -> None:
         """Borrow the slots that are in use here of a removed revision that this member owned.
@@ -421,11 +424,11 @@ class Member:
         else:
             throttler.sharing.lending = None
             self._borrow(throttler, owner)
-            one = self.borrowed[key]
-            one.is_dropped = True
-            one.borrowing.begin(False)
+            borrowed = self.borrowed[key]
+            borrowed.is_dropped = True
+            borrowed.borrowing.begin(False)
 
-    def _own_anew(self, owned: OwnedRevision) -> None:
+    def _restart_ownership(self, owned: OwnedRevision) -> None:
         """Start again as a new owner; the other members register their slots again."""
         throttler = owned.lending.throttler
         throttler.sharing.source = NOTHING_YET  # first, so that slots that come back now are granted to no request
@@ -435,11 +438,12 @@ class Member:
                 waiter.arrival_at_owner = waiter.arrival
         self._own(throttler)
 
-    def _forget_returned(self, key: str, one: BorrowedRevision) -> None:
-        if one.is_dropped and not one.borrowing.in_use:
+    def _forget_if_returned(self, key: str, borrowed: BorrowedRevision) -> None:
+        if borrowed.is_dropped and not borrowed.borrowing.in_use:
             del self.borrowed[key]
 
     def _own(self, throttler: RevisionThrottler) -> None:
+        """Begin to own a revision in the present view."""
         lending = Lending(throttler, self._lent, self._send, self._now)
         lending.allow(self.may_grant)
         throttler.sharing.source = NOTHING_YET
@@ -447,30 +451,32 @@ class Member:
         self.owned[throttler.common_name] = OwnedRevision(lending, self.view.epoch)
 
     def _borrow(self, throttler: RevisionThrottler, owner: int) -> None:
-        one = BorrowedRevision(throttler, owner, self._send, self._now, self._later, self._lent)
-        throttler.sharing.source = one.borrowing
-        self.borrowed[throttler.common_name] = one
+        borrowed = BorrowedRevision(throttler, owner, self._send, self._now, self._later, self._lent)
+        throttler.sharing.source = borrowed.borrowing
+        self.borrowed[throttler.common_name] = borrowed
 
     def _register_with(self, number: int) -> None:
+        """Register all state of borrowed revisions with a member."""
         epoch = self.view.epoch
-        for one in self.borrowed.values():
-            if one.owner == number:
-                one.borrowing.register(epoch)
+        for borrowed in self.borrowed.values():
+            if borrowed.owner == number:
+                borrowed.borrowing.register(epoch)
         self._send(number, Registered(epoch, ""))
 
-    def _complete_some(self) -> None:
+    def _complete_registered(self) -> None:
+        """Begin to grant slots of the owned revisions for which every other member has registered."""
         for owned in self.owned.values():
             if not owned.complete:
-                self._complete(owned)
+                self._begin_if_registered(owned)
 
-    def _complete(self, owned: OwnedRevision) -> None:
-        """Begin to grant if no member can act on a grant of a former owner any more."""
-        others = self.view.to_register(self.number, self.peers)
-        if others is None:
+    def _begin_if_registered(self, owned: OwnedRevision) -> None:
+        """Begin to grant if no member can still act on a grant of a former owner."""
+        numbers = self.view.to_register(self.number, self.peers)
+        if numbers is None:
             return
-        for number in others:
+        for number in numbers:
             peer = self.peers.get(number)
-            if peer is None or peer.registered < owned.since:
+            if peer is None or peer.registered < owned.since_epoch:
                 return
         if self.view.has(self.number):
             owned.complete = True

@@ -55,17 +55,17 @@ class View:
         return self.has(number) or number in self.unproven or number >> WORKER_BITS in self.unproven_replicas
 
     def to_register(self, number: int, known: Iterable[int]) -> set[int] | None:
-        """Return the members, other than `number`, whose state a new owner needs. `known`: all members it has met.
+        """Return the members whose state the new owner `number` needs. `known`: all members that it has met.
 
-        Return None if it has met no member of a replica that may live.
+        Return None if it knows no member of a replica that may live.
         """
-        found = {member.number for member in self.members if member.number != number} | self.unproven
+        numbers = {member.number for member in self.members if member.number != number} | self.unproven
         for replica in self.unproven_replicas:
-            others = [one for one in known if one >> WORKER_BITS == replica]
-            if not others:
+            workers = [member for member in known if member >> WORKER_BITS == replica]
+            if not workers:
                 return None
-            found.update(others)
-        return found
+            numbers.update(workers)
+        return numbers
 
     def owner_of(self, key: str) -> int:
         """Return the number of the member that owns this revision, or NO_MEMBER."""

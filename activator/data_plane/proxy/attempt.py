@@ -124,7 +124,7 @@ class Attempt(PodUser):
         _pool_of(lease).forget(self)
 
     def _edits(self) -> HeadEdits | None:
-        """Return what this attempt changes in the client's head, or None for nothing."""
+        """Return the edits of the client's head for this attempt; None if there are none."""
         exchange = self.exchange
         shared = exchange.edits
         waited_s = exchange.connected_s - exchange.arrived_s
@@ -173,12 +173,17 @@ class Attempt(PodUser):
             assert pod is not None
             client = exchange.client()
             if client.protocol() == "HTTP/2" and not is_accepted(exchange.head, head):
-                words = "the pod's Sec-WebSocket-Accept does not match the key (RFC 6455 4.1)"
-                exchange.fail(Reason.BAD_RESPONSE, words)
+                detail = "the pod's Sec-WebSocket-Accept does not match the key (RFC 6455 4.1)"
+                exchange.fail(Reason.BAD_RESPONSE, detail)
                 return
             phase = tunnel_phase(client, pod)
         filters = exchange.filters
-        if filters is not None and phase == ANSWERING and filters.replaces_responses() and self._replace(filters, head):
+        if (
+            filters is not None
+            and phase == ANSWERING
+            and filters.replaces_responses()
+            and self._replace_response(filters, head)
+        ):
             return
         exchange.first_byte_s = exchange.progress_s = exchange.time()
         if (filters is not None and not self._edit_response(filters, head)) or not exchange.enter(phase):
@@ -187,7 +192,7 @@ class Attempt(PodUser):
         exchange.response_head = head
         body = exchange.upload
         if body is not None and phase < TUNNEL:
-            body.answered()
+            body.response_begun()
         throttler = exchange.throttler
         assert throttler is not None
         lease = exchange.lease
@@ -204,7 +209,7 @@ class Attempt(PodUser):
             self.pause_pod()
         exchange.client().send_head(head)
 
-    def _replace(self, filters: FilterRun, head: ResponseHead) -> bool:
+    def _replace_response(self, filters: FilterRun, head: ResponseHead) -> bool:
         """Let filters respond in place of the pod, whose response then counts, and is discarded.
 
         Return False if the pod's response is sent.
@@ -237,13 +242,14 @@ class Attempt(PodUser):
         return not self.exchange.over
 
     def _begin_tunnel(self, throttler: RevisionThrottler) -> None:
+        """Forward the client's data to the pod from now on, and apply the limits of tunnels."""
         exchange = self.exchange
         exchange.request_done = False  # the client's stream begins now
         body = exchange.upload
         if body is None:
             exchange.upload = body = RequestBody(exchange.context.bodies, exchange.client())
         if exchange.pod is not None:
-            body.tunnels(exchange.pod)
+            body.begin_tunnel(exchange.pod)
         exchange.context.count_tunnel(throttler)
         exchange.context.arm(exchange, throttler)
 

@@ -1,6 +1,6 @@
 """The ways into a revision: a request is routed by its header, host, rules or body, and enters its revision.
 
-leaving.py has the ways out.
+The ways out are in leaving.py.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from activator.data_plane.phases import SCANNING, WAITING
 from activator.data_plane.proxy.filter_run import FilterRun
 from activator.data_plane.proxy.model_guard import (
     DIGESTS,
-    applies,
-    guarded,
+    guard_problem,
+    guarding_editor,
+    is_guarded,
     is_identity,
     model_of,
-    problem_with,
-    scanned,
+    scan_for_model,
 )
 from activator.data_plane.proxy.queue_place import QueuePlace
 from activator.data_plane.proxy.request_body import RequestBody
@@ -55,7 +55,7 @@ def route(exchange: ProxiedExchange) -> None:
         throttler = router.by_host(head.authority)
     else:
         throttler = router.resolve(head)
-        # Sent by a client: no pod may take them for headers of the activator or of Knative.
+        # A client has sent them: no pod may take them for fields of the activator or of Knative.
         if head.has_internal and not router.trusts_revision_headers:
             exchange.edit().remove(internal_names(head))
     if throttler is not None:
@@ -79,7 +79,7 @@ def resume_routing(exchange: ProxiedExchange, selection: Selection) -> None:
         return
     selection.renew(rules)
     try:
-        _choose(selection, exchange)
+        _enter_selected(selection, exchange)
     except Exception as error:  # a policy or a filter has raised it
         exchange.end_with_error(error)
 
@@ -87,7 +87,7 @@ def resume_routing(exchange: ProxiedExchange, selection: Selection) -> None:
 def enter(exchange: ProxiedExchange, throttler: RevisionThrottler, model: str = "") -> None:
     """Assign the request to a revision, the first one or a fallback, and ask for a slot.
 
-    `model`: the one of the revision's that has selected it, as the pod receives it.
+    `model`: the model that selected the revision, as the pod receives it; empty: none.
     """
     chain = throttler.filters
     filters = exchange.filters
@@ -100,12 +100,12 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler, model: str = 
         try:
             filters.route(chain)
         except Exception:
-            exchange.throttler = None  # it has not been counted there
+            exchange.throttler = None  # the revision has not counted it
             raise
     elif filters is not None:
         filters.route(None)
     head = exchange.head
-    exchange.is_quiet = exchange.is_quiet or _starts_nothing(head, throttler)
+    exchange.is_quiet = exchange.is_quiet or _must_not_start_pod(head, throttler)
     exchange.context.count_routed(exchange, throttler)
     if exchange.fallbacks == 0 and head.takes_trailers:
         exchange.read_grpc_timeout()
@@ -130,17 +130,17 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler, model: str = 
 
 
 def _edit_body(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody, model: str) -> bool:
-    """Begin to set and remove members of a JSON body, and then the edit of a filter.
+    """Begin the edits of the body: members of its JSON object that are set and removed, and then the edit of a filter.
 
     Return False if the budget does not allow it.
     """
     edit, editor, head = throttler.object_edit, exchange.body_editor, exchange.head
     if edit is not None:
-        editor = _pair(ObjectEditor(edit), editor)
-    if applies(exchange.access, throttler.routing):
+        editor = _both(ObjectEditor(edit), editor)
+    if is_guarded(exchange.access, throttler.routing):
         # A header or a port may have selected the revision.
-        model = model or model_of(throttler.routing, scanned(body.pieces()))
-        editor = _pair(guarded(exchange.edit(), model), editor)
+        model = model or model_of(throttler.routing, scan_for_model(body.pieces()))
+        editor = _both(guarding_editor(exchange.edit(), model), editor)
     if editor is None or exchange.upgrade or not is_identity(head) or is_request_streamed(head):
         return True
     exchange.edit().remove(DIGESTS)
@@ -161,25 +161,26 @@ def _accepts_upgrade(exchange: ProxiedExchange, throttler: RevisionThrottler) ->
     return True
 
 
-def _pair(first: BodyEditor, second: BodyEditor | None) -> BodyEditor:
+def _both(first: BodyEditor, second: BodyEditor | None) -> BodyEditor:
     return first if second is None else EditorPair(first, second)
 
 
 def _guard(exchange: ProxiedExchange, throttler: RevisionThrottler) -> bool:
     """Refuse a request that may name a model that its user may not use; return True if it was refused."""
-    if not applies(exchange.access, throttler.routing):
+    if not is_guarded(exchange.access, throttler.routing):
         return False
-    problem = problem_with(exchange.head, exchange.upload is not None)
+    problem = guard_problem(exchange.head, exchange.upload is not None)
     if not problem and exchange.fallbacks > 0 and exchange.upload is not None:
         first = exchange.first_throttler
-        if first is None or not applies(exchange.access, first.routing):
+        if first is None or not is_guarded(exchange.access, first.routing):
             problem = "with this key a request without a model does not fall back to a model"
     if problem:
         exchange.fail(Reason.BAD_REQUEST, problem)
     return problem != ""
 
 
-def _starts_nothing(head: RequestHead, throttler: RevisionThrottler) -> bool:
+def _must_not_start_pod(head: RequestHead, throttler: RevisionThrottler) -> bool:
+    """Return True if no pod is ready and the client would not wait for one."""
     return throttler.table.capacity == 0 and prefers(head, IF_AVAILABLE)
 
 
@@ -208,14 +209,15 @@ def _route_by(rules: HostRules, exchange: ProxiedExchange) -> None:
         return
     body = None if exchange.upgrade else exchange.upload
     if not selection.begin(body, exchange.request_done):
-        _choose(selection, exchange)
+        _enter_selected(selection, exchange)
     elif exchange.enter(SCANNING):
         exchange.selection = selection
         exchange.context.wheel.arm(exchange, exchange.time() + SCAN_TIMEOUT_S)
         exchange.client().ask_for_body()
 
 
-def _choose(selection: Selection, exchange: ProxiedExchange) -> None:
+def _enter_selected(selection: Selection, exchange: ProxiedExchange) -> None:
+    """Let the request enter the revision that the rules select; refuse it if there is none."""
     throttler = selection.revision(exchange.client())
     if throttler is None:
         _refuse(exchange, selection.reason, selection.detail)

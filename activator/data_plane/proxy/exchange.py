@@ -87,11 +87,11 @@ class ProxiedExchange(Exchange):
         self.delivery: Delivery | None = None  # the rest of the response, for a slow client
         self.is_gathering: bool = False  # the throttler counts it as gathering
         self.gathered_max: int = 0  # bytes of the body for which the request has waited
-        self.has_client_ended: bool = False  # its direction of a tunnel
+        self.has_client_ended: bool = False  # the client has ended its direction of a tunnel
         self.selection: Selection | None = None  # set while the body is scanned
         self._is_continuing: bool = False  # `_continue` is scheduled
 
-    # --- to a revision ---
+    # --- routing ---
 
     def begin(self) -> None:
         if self.over:
@@ -111,12 +111,12 @@ class ProxiedExchange(Exchange):
             self.end_with_error(error)
         self.read_s = 0.0
 
-    # --- to the queue ---
+    # --- filters and queue ---
 
     def call_filters(self, throttler: RevisionThrottler) -> None:
         """Call the filters of a routed request; then ask for a slot."""
         filters = self.filters
-        if filters is not None and not filters.meet():
+        if filters is not None and not filters.call_on_request():
             return
         if throttler.table.capacity == 0 and prefers(self.head, IF_AVAILABLE):
             refusal = throttler.queue.refusal()
@@ -158,6 +158,7 @@ class ProxiedExchange(Exchange):
             self.end_with_error(error)
 
     def _wait(self, throttler: RevisionThrottler) -> None:
+        """Record that the request is queued, and set its timer to the limit of the wait."""
         if self.queued_s == 0.0:
             self.queued_s = self.time()
         if self.start is None:
@@ -202,7 +203,7 @@ class ProxiedExchange(Exchange):
         body = self.upload
         if body is not None:
             data = body.edited(data)
-        if self.capture is not None and self.phase < TUNNEL:  # in a tunnel it is a watcher
+        if self.capture is not None and self.phase < TUNNEL:  # in a tunnel it gets the data as a watcher
             self.capture.client_sent(data)
         pod = self.pod
         is_early = bool(self.upgrade) and self.phase < ANSWERING  # the tunnel is not established yet
@@ -229,6 +230,7 @@ class ProxiedExchange(Exchange):
             self.continue_soon()
 
     def _buffers_full(self, data: bytes, body: RequestBody) -> None:
+        """Send `data`, for which no budget has room, to a pod that is free now; otherwise refuse the request."""
         throttler, capture = self.throttler, self.capture
         if self.phase == GATHERING and throttler is not None:
             self._resume(throttler)  # a pod with a free slot may take the data at once
@@ -342,7 +344,7 @@ class ProxiedExchange(Exchange):
         send_whole(client, self.head, head, body)
 
     def hold(self, timeout_s: float) -> int:
-        return 0 if self.over else self._run().hold(timeout_s)
+        return 0 if self.over else self._filter_run().hold(timeout_s)
 
     def proceed(self, hold: int) -> None:
         if self.filters is not None:
@@ -351,7 +353,7 @@ class ProxiedExchange(Exchange):
     def gather(self, bytes_max: int) -> bool:
         if self.over:
             return True
-        self._run().may_gather()
+        self._filter_run().may_gather()
         body, throttler = self.upload, self.throttler
         if body is None or throttler is None or self.request_done or bytes_max <= self.gathered_max:
             return True
@@ -363,22 +365,23 @@ class ProxiedExchange(Exchange):
 
     def wrap_client(self, wrapper: ClientWrapper) -> None:
         if not self.over:
-            self._client = self._run().guard(wrapper)
+            self._client = self._filter_run().guard(wrapper)
 
     def watch(self, watcher: BodyWatcher) -> None:
         if not self.over:
-            self._run().watch(watcher)
+            self._filter_run().watch(watcher)
 
-    def _run(self) -> FilterRun:
+    def _filter_run(self) -> FilterRun:
+        """Return the state of the request in its filters, which is created if there is none."""
         filters = self.filters
         if filters is None:
             filters = self.filters = FilterRun(self, None)
         return filters
 
     def detach(self, client: ClientStream) -> Exchange:
-        other = ProxiedExchange(self.context, self.head, client)
-        hand_over(self, other, client)
-        return other
+        successor = ProxiedExchange(self.context, self.head, client)
+        hand_over(self, successor, client)
+        return successor
 
     def fall_back(self, key: str, reason: Reason, any_method: bool = False) -> bool:
         if self.filters is not None:
@@ -489,7 +492,7 @@ class ProxiedExchange(Exchange):
         if self.capture is not None:
             self.capture.release()
         self.filters = None
-        self.place = NO_PLACE  # it refers to the exchange
+        self.place = NO_PLACE  # the former place refers to the exchange
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
         self.context.leave_exemplars(self, trace_id, time_s)

@@ -18,12 +18,12 @@ from activator.data_plane.streams import ClientStream, ClientWrapper
 if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
 
-# The kind of hook that is being called.
+# The hook that is being called.
 _NO_HOOK: Final = 0
 _ON_REQUEST: Final = 1
-_EDITS: Final = 2
+_EDITING: Final = 2  # a hook that may only edit
 
-_BEHIND_ALL: Final = 1 << 30  # the place after the last filter
+_AFTER_LAST: Final = 1 << 30  # a position after the last filter
 
 
 @final
@@ -35,11 +35,11 @@ class FilterRun:
 
     def __init__(self, exchange: ProxiedExchange, chain: FilterChain | None) -> None:
         self.chain = chain
-        self.is_held: bool = False  # by the filter before `_at`
+        self.is_held: bool = False  # by the filter before `_position`
         self.is_broken: bool = False  # a wrapper or watcher has raised an error: the request ends in another turn
         self._exchange = exchange
         self._hook: i64 = _NO_HOOK
-        self._at: i64 = 0  # index of the current or next filter
+        self._position: i64 = 0  # index of the current or next filter
         self._holds: int = 0  # number of holds so far
         self._wrapper: ClientWrapper | None = None  # the outermost wrapper around the client
         self._watchers: list[BodyWatcher] | None = None
@@ -51,29 +51,29 @@ class FilterRun:
         exchange = self._exchange
         chain = self.chain
         if chain is not None:
-            for one in chain.on_arrival:
-                one.on_arrival(exchange)
+            for hooked in chain.on_arrival:
+                hooked.on_arrival(exchange)
                 if exchange.over:
                     return
 
     def route(self, chain: FilterChain | None) -> None:
         """Call `on_routed` of the filters of a revision, which apply to the request from now on."""
         self.chain = chain
-        self._at = 0
+        self._position = 0
         exchange = self._exchange
         capture, exchange.capture = exchange.capture, None
         if capture is not None:  # the capture belongs to the revision that the request has left
             capture.release()
         if chain is None:
             return
-        self._hook = _EDITS
+        self._hook = _EDITING
         try:
-            for one in chain.on_routed:
-                one.on_routed(self._exchange)
+            for hooked in chain.on_routed:
+                hooked.on_routed(self._exchange)
         finally:
             self._hook = _NO_HOOK
 
-    def meet(self) -> bool:
+    def call_on_request(self) -> bool:
         """Call `on_request` of the remaining filters.
 
         Return False if one of them has ended the request, holds it, or waits for its body. If a filter calls `hold` and
@@ -82,19 +82,19 @@ class FilterRun:
         exchange = self._exchange
         chain = self.chain
         if chain is not None:
-            filters, at = chain.on_request, self._at
+            filters, position = chain.on_request, self._position
             fallbacks, holds = exchange.fallbacks, self._holds
-            while at < len(filters):
-                self._at = at
+            while position < len(filters):
+                self._position = position
                 self._hook = _ON_REQUEST
                 try:
-                    filters[at].on_request(exchange)
+                    filters[position].on_request(exchange)
                 finally:
                     self._hook = _NO_HOOK
                 if exchange.over or exchange.is_gathering or self._holds != holds or exchange.fallbacks != fallbacks:
                     return False
-                at += 1
-        self._at = _BEHIND_ALL
+                position += 1
+        self._position = _AFTER_LAST
         return True
 
     def edit_attempt(self, edits: HeadEdits) -> None:
@@ -102,10 +102,10 @@ class FilterRun:
         chain = self.chain
         if chain is None:
             return
-        self._hook = _EDITS
+        self._hook = _EDITING
         try:
-            for one in chain.on_attempt:
-                one.on_attempt(self._exchange, edits)
+            for hooked in chain.on_attempt:
+                hooked.on_attempt(self._exchange, edits)
         finally:
             self._hook = _NO_HOOK
 
@@ -128,8 +128,8 @@ class FilterRun:
         if chain is None:
             return False
         fallbacks = exchange.fallbacks
-        for one in chain.on_pod_status:
-            one.on_pod_status(exchange, head)
+        for hooked in chain.on_pod_status:
+            hooked.on_pod_status(exchange, head)
             if exchange.over or exchange.fallbacks != fallbacks:
                 return True
         return False
@@ -139,23 +139,23 @@ class FilterRun:
         chain = self.chain
         if chain is None or not chain.on_response:
             return
-        self._hook = _EDITS
+        self._hook = _EDITING
         try:
-            for one in chain.on_response:
-                one.on_response(self._exchange, head)
+            for hooked in chain.on_response:
+                hooked.on_response(self._exchange, head)
         finally:
             self._hook = _NO_HOOK
 
-    def take_over(self, failure: Failure) -> bool:
+    def replace_refusal(self, failure: Failure) -> bool:
         """Call `on_failure`; return True if a filter has responded or another revision has taken the request."""
         exchange = self._exchange
         chain = self.chain
         if chain is None:
             return False
         fallbacks = exchange.fallbacks
-        for one in chain.on_failure:
+        for hooked in chain.on_failure:
             try:
-                one.on_failure(exchange, failure)
+                hooked.on_failure(exchange, failure)
                 failure.check()
             except Exception as error:  # the refusal stands
                 exchange.context.on_error(error)
@@ -169,9 +169,9 @@ class FilterRun:
         chain = self.chain
         if chain is None:
             return
-        for one in chain.on_end:
+        for hooked in chain.on_end:
             try:
-                one.on_end(exchange)
+                hooked.on_end(exchange)
             except Exception as error:  # the others are notified all the same
                 exchange.context.on_error(error)
 
@@ -181,12 +181,12 @@ class FilterRun:
         """Hold the request; see `Exchange.hold`."""
         if not 0.0 <= timeout_s <= HOLD_MAX_S:
             raise ValueError(f"a request is held for 0 to {HOLD_MAX_S:g} s, not {timeout_s}")
-        self._refuse_outside("hold")
+        self._require_on_request("hold")
         exchange = self._exchange
         if not self.is_held and not exchange.over and (exchange.phase == HELD or exchange.enter(HELD)):
             self.is_held = True
             self._holds += 1
-            self._at += 1
+            self._position += 1
             until_s = exchange.time() + timeout_s
             if exchange.grpc_timeout_s > 0.0:
                 until_s = min(until_s, exchange.arrived_s + exchange.grpc_timeout_s)
@@ -208,13 +208,13 @@ class FilterRun:
 
     def may_gather(self) -> None:
         """Raise RuntimeError if a filter must not request the body now."""
-        self._refuse_outside("gather")
+        self._require_on_request("gather")
         if self.is_held:
             raise RuntimeError("`gather` cannot be called by a filter that holds the request")
 
     def may_end(self, call: str) -> None:
         """Raise RuntimeError if the current hook may only edit."""
-        if self._hook == _EDITS:
+        if self._hook == _EDITING:
             raise RuntimeError(f"`{call}` cannot be called in `on_routed`, `on_attempt` and `on_response`")
 
     def guard(self, wrapper: ClientWrapper) -> ClientStream:
@@ -247,7 +247,7 @@ class FilterRun:
     def continued(self, exchange: ProxiedExchange) -> FilterRun:
         """Return the run of `exchange`, which continues this request after the current filter."""
         run = FilterRun(exchange, self.chain)
-        run._at = self._at + 1
+        run._position = self._position + 1
         return run
 
     def stop(self) -> None:
@@ -275,6 +275,7 @@ class FilterRun:
         self.is_broken = True
         self._exchange.continue_soon()
 
-    def _refuse_outside(self, call: str) -> None:
+    def _require_on_request(self, call: str) -> None:
+        """Raise RuntimeError unless `on_request` is being called."""
         if self._hook != _ON_REQUEST:
             raise RuntimeError(f"`{call}` can be called in `on_request` only")

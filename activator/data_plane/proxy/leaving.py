@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from activator.data_plane.filters.filter import Failure
-from activator.data_plane.filters.openai_errors import is_api, shape
+from activator.data_plane.filters.openai_errors import format_refusal, is_api
 from activator.data_plane.phases import ANSWERING, CONNECTING, DELIVERING, ROUTING, TUNNEL, WAITING
 from activator.data_plane.proxy.entering import enter
 from activator.data_plane.proxy.own_answers import retry_after_s, send_refusal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # import cycle
 
 # The client takes nothing, or the buffer cannot be trusted: the rest of the response is not delivered.
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
-# Refusals because of the length of the queue, which is sent to the client.
+# The client is sent the length of the queue with these refusals, which it has caused.
 _SENDS_QUEUE_LENGTH: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 
 
@@ -86,28 +86,28 @@ def give_up(exchange: ProxiedExchange, throttler: RevisionThrottler, phase: i64,
         pod.abort()
 
 
-def hand_over(exchange: ProxiedExchange, other: ProxiedExchange, client: ClientStream) -> None:
-    """Move a request to the exchange `other`, which continues it for `client`."""
-    other.is_detached = True
-    other.throttler = exchange.throttler
-    other.arrived_s = exchange.arrived_s
-    other.place = QueuePlace(other)
-    other.place.pick_key = exchange.place.pick_key
-    other.place.user = exchange.place.user
-    other.access = exchange.access
-    other.admission, exchange.admission = exchange.admission, None
-    other.request_bytes = exchange.request_bytes
-    other.request_done = True
-    other.trace, exchange.trace = exchange.trace, None
-    other.upgrade = exchange.upgrade
-    other.edits = exchange.edits
-    other.body_editor = exchange.body_editor
-    other.fallbacks = exchange.fallbacks
-    other.first_throttler = exchange.first_throttler
-    other.gathered_max = exchange.gathered_max
+def hand_over(exchange: ProxiedExchange, successor: ProxiedExchange, client: ClientStream) -> None:
+    """Move a request to the exchange `successor`, which continues it for `client`."""
+    successor.is_detached = True
+    successor.throttler = exchange.throttler
+    successor.arrived_s = exchange.arrived_s
+    successor.place = QueuePlace(successor)
+    successor.place.pick_key = exchange.place.pick_key
+    successor.place.user = exchange.place.user
+    successor.access = exchange.access
+    successor.admission, exchange.admission = exchange.admission, None
+    successor.request_bytes = exchange.request_bytes
+    successor.request_done = True
+    successor.trace, exchange.trace = exchange.trace, None
+    successor.upgrade = exchange.upgrade
+    successor.edits = exchange.edits
+    successor.body_editor = exchange.body_editor
+    successor.fallbacks = exchange.fallbacks
+    successor.first_throttler = exchange.first_throttler
+    successor.gathered_max = exchange.gathered_max
     if exchange.filters is not None:
-        other.filters = exchange.filters.continued(other)
-    other.upload = body = exchange.upload
+        successor.filters = exchange.filters.continued(successor)
+    successor.upload = body = exchange.upload
     if body is not None:
         body.hand_over(client)
         exchange.upload = None
@@ -127,10 +127,10 @@ def refuse(exchange: ProxiedExchange, reason: Reason, detail: str, may_fall_back
         client.abort()
         return
     failure = Failure(reason, detail, retry_after_s(reason, throttler), may_fall_back)
-    if exchange.filters is not None and exchange.filters.take_over(failure):
+    if exchange.filters is not None and exchange.filters.replace_refusal(failure):
         return
     if not failure.text and is_api(exchange.head) and _serves_models(exchange, reason):
-        shape(failure)
+        format_refusal(failure)
     exchange.status = failure.status
     exchange.end(succeeded=False, is_request=True)
     waiting = throttler.queue.waiting() if throttler is not None and reason in _SENDS_QUEUE_LENGTH else -1

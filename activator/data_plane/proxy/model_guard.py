@@ -1,8 +1,8 @@
 """The guard of requests from users who may not use all revisions: pods read the model that was allowed, and no other.
 
 Rules
-  1. It applies at revisions with models. The first `model` of a body selects; all others are removed, in any case and
-     however they are escaped, and also the first if it is none of the revision's.
+  1. It applies at revisions with models. The first `model` of a body selects; further ones are removed, in any case and
+     however they are escaped, and also the first if it names no model of the revision.
   2. Pods get the Content-Type application/json, which is UTF-8. Other bodies (multipart, a content coding, gRPC) and a
      parameter `model` in the target are refused, because pods may find a model there.
   3. From the first byte on that shows that a body is not valid JSON, nothing of it is passed on, nor what follows the
@@ -32,14 +32,14 @@ _PARAMETER: Final = b"model"
 _MULTIPART: Final = b"multipart/"
 
 
-def applies(access: Access | None, routing: RoutingSpec) -> bool:
-    """Return True if the user may not use all revisions, and this one has models."""
+def is_guarded(access: Access | None, routing: RoutingSpec) -> bool:
+    """Return True if the guard applies: the user may not use all revisions, and this one has models."""
     if access is None or access.user is None or not access.user.is_limited:
         return False
     return len(routing.match.models) > 0 or len(routing.aliases) > 0
 
 
-def problem_with(head: RequestHead, has_body: bool) -> str:
+def guard_problem(head: RequestHead, has_body: bool) -> str:
     """Return why a request cannot be guarded; empty if it can."""
     _, mark, query = head.target.partition(b"?")
     if mark:
@@ -48,21 +48,21 @@ def problem_with(head: RequestHead, has_body: bool) -> str:
                 return "with this key the model is named in the body, not in the path"
     if not has_body:
         return ""
-    kind = (head.headers.get(b"content-type") or b"").strip().lower()
-    if kind.startswith(_MULTIPART) or is_request_streamed(head) or not is_identity(head):
+    media_type = (head.headers.get(b"content-type") or b"").strip().lower()
+    if media_type.startswith(_MULTIPART) or is_request_streamed(head) or not is_identity(head):
         return "with this key the body is JSON, without a content coding"
     return ""
 
 
-def guarded(edits: HeadEdits, model: str) -> ObjectEditor:
-    """Return the edit of the body, and add those of the head. `model`: what the pod reads; empty: none."""
+def guarding_editor(edits: HeadEdits, model: str) -> ObjectEditor:
+    """Return the editor of the body, and edit the head. `model`: the one that the pod reads; empty: none."""
     edits.set(b"Content-Type", b"application/json")
     added = [(MODEL, json.dumps(model))] if model else []
     return ObjectEditor(ObjectEdit([MODEL], added, is_strict=True))
 
 
-def scanned(pieces: Iterable[bytes]) -> FieldScan:
-    """Return the search for the model in the part of a body that has come."""
+def scan_for_model(pieces: Iterable[bytes]) -> FieldScan:
+    """Search the part of a body that has arrived for the model; return the search."""
     scan = FieldScan(MODEL, SCAN_BYTES_MAX)
     for piece in pieces:
         scan.feed(piece)
@@ -70,14 +70,14 @@ def scanned(pieces: Iterable[bytes]) -> FieldScan:
 
 
 def model_of(routing: RoutingSpec, scan: FieldScan | None) -> str:
-    """Return the model that the pod receives; empty if the one that was found is none of the revision's."""
+    """Return the model that the pod receives; empty if the body names no model of the revision."""
     if scan is None or scan.state != FOUND:
         return ""
     if is_alias(routing, scan.value):
         return routing.rewrite_model
     names = (*routing.match.models, *routing.aliases)
-    is_own = any(scan.value == name or (name[-1:] == "*" and scan.value.startswith(name[:-1])) for name in names)
-    return scan.value if is_own else ""
+    has_model = any(scan.value == name or (name[-1:] == "*" and scan.value.startswith(name[:-1])) for name in names)
+    return scan.value if has_model else ""
 
 
 def is_alias(routing: RoutingSpec, model: str) -> bool:

@@ -36,39 +36,39 @@ class _Model:
         self.text = _json(_openai(name, revision.spec.key.partition("/")[0]))[:-1]
         self.revisions = [revision]
 
-    def shown(self, now_s: float) -> bytes:
+    def to_json(self, now_s: float) -> bytes:
         """Return the model in the format of OpenAI's API."""
-        return self.text + _STATUS % max((_state(one, now_s) for one in self.revisions), key=_STATES.index)
+        return self.text + _STATUS % max((_state(revision, now_s) for revision in self.revisions), key=_STATES.index)
 
 
 @final
 class ModelList:
-    """A response. It has the status of `models` if there are any; otherwise it is `text`."""
+    """A response with the current status of each of `models`; if there are none, it is `text`."""
 
     def __init__(self, text: bytes, models: Sequence[_Model] = (), is_list: bool = False) -> None:
         self._text = text
         self._models = models
         self._is_list = is_list
-        self._made_s: float = 0.0
+        self._built_s: float = 0.0
 
     def body(self, now_s: float) -> bytes:
         """Return the body of the response; that of a long list may be LONG_LIST_KEPT_S old."""
         if len(self._models) >= LONG_LIST:
-            if not self._text or now_s - self._made_s >= LONG_LIST_KEPT_S:
-                self._text, self._made_s = self._made(now_s), now_s
+            if not self._text or now_s - self._built_s >= LONG_LIST_KEPT_S:
+                self._text, self._built_s = self._build(now_s), now_s
             return self._text
-        return self._made(now_s)
+        return self._build(now_s)
 
-    def _made(self, now_s: float) -> bytes:
-        shown = b",".join([model.shown(now_s) for model in self._models])
+    def _build(self, now_s: float) -> bytes:
+        listed = b",".join([model.to_json(now_s) for model in self._models])
         if self._is_list:
-            return b'{"object":"list","data":[%b]}' % shown
-        return shown or self._text
+            return b'{"object":"list","data":[%b]}' % listed
+        return listed or self._text
 
 
 def lists_of(revisions: Sequence[RevisionThrottler]) -> dict[bytes, ModelList]:
     """Return the lists by path; models are in the order of the file, each name once."""
-    names: dict[bytes, dict[str, _Model]] = {}  # path prefix -> name of a model
+    names: dict[bytes, dict[str, _Model]] = {}  # by path prefix and by name
     for revision in revisions:
         routing = revision.spec.routing
         match = routing.match
@@ -78,16 +78,16 @@ def lists_of(revisions: Sequence[RevisionThrottler]) -> dict[bytes, ModelList]:
                 listed[name].revisions.append(revision)
             elif not name.endswith("*"):
                 listed[name] = _Model(name, revision)
-    found: dict[bytes, ModelList] = {}
-    for before, listed in names.items():
+    lists: dict[bytes, ModelList] = {}
+    for prefix, listed in names.items():
         if not listed:
             continue
-        found[before + OPENAI_PATH] = ModelList(b"", list(listed.values()), is_list=True)
+        lists[prefix + OPENAI_PATH] = ModelList(b"", list(listed.values()), is_list=True)
         for name, model in listed.items():
             for text in (name, quote(name), quote(name, safe="")):
-                found[before + OPENAI_PATH + b"/" + text.encode()] = ModelList(b"", [model])
-        found[before + OLLAMA_PATH] = ModelList(_json({"models": [_ollama(name) for name in listed]}))
-    return found
+                lists[prefix + OPENAI_PATH + b"/" + text.encode()] = ModelList(b"", [model])
+        lists[prefix + OLLAMA_PATH] = ModelList(_json({"models": [_ollama(name) for name in listed]}))
+    return lists
 
 
 # A model of several revisions has the last of their states in this order.

@@ -24,9 +24,9 @@ class Proxy(ProxyContext):
 
     def open_request(self, head: RequestHead, client: ClientStream) -> Exchange:
         """Return the exchange of a request for a revision or for a stored response; the caller calls `begin`."""
-        answers, opens = self.answers, self.open_status
-        if answers is not None and answers.is_open and head.target.startswith(ANSWERS_PATH) and opens is not None:
-            return opens(head, client)
+        answers, open_status = self.answers, self.open_status
+        if answers is not None and answers.is_open and head.target.startswith(ANSWERS_PATH) and open_status is not None:
+            return open_status(head, client)
         return self.open(head, client)
 
     def open_redirected(self, head: RequestHead, client: ClientStream, redirect: FilterChain) -> Exchange:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # import cycle
 
 @final
 class QueuePlace(Waiter):
-    """The waiter of one exchange, which drops it at its end."""
+    """The waiter of one exchange; the exchange drops its reference to it at the end."""
 
     def __init__(self, exchange: ProxiedExchange) -> None:
         super().__init__()

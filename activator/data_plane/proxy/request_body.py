@@ -1,12 +1,12 @@
 """The body of one request, on its way from the client to a pod.
 
-    client ──► held (can be sent again) ──► more (gathered beyond the held part) ──► pod
+    client ──► held (can be sent again) ──► overflow (gathered beyond the held part) ──► pod
 
 Rules
   1. Before the request has a pod, the body is held, and the client is paused at the bound. The pod gets the held part
-     with the head, and a share of `more` in each turn, as fast as it reads.
+     with the head, and a share of `overflow` in each turn, as fast as it reads.
   2. The held part is kept for a retry until the response begins, up to a bound.
-  3. The order is kept: while `more` is not empty, new data is appended to it.
+  3. The order is kept: while `overflow` is not empty, new data is appended to it.
   4. The client is paused for one reason at a time, and is resumed when that reason ends.
 """
 
@@ -59,37 +59,37 @@ class RequestBody:
         self._client = client
         self._pod: PodStream | None = None  # the pod that has the request
         self._held: HeldBody | None = None  # arrived before the pod was known, or kept for a retry
-        self._more: BodyBuffer | None = None  # arrived after the held part
-        self._of_revision: HeldBudget | None = None
+        self._overflow: BodyBuffer | None = None  # arrived after the held part
+        self._revision_budget: HeldBudget | None = None
         self._gather_max: int = 0  # bytes gathered in memory before a slot is requested
         self._file_max: int = 0  # bytes gathered beyond these in a file
-        self._done: bool = False  # the body has arrived completely
+        self._is_complete: bool = False  # the body has arrived completely
         self._trailers: Headers = []
         self.editor: BodyEditor | None = None  # changes what the client sends
-        self._edits: HeadEdits | None = None  # changes of the head that the pod has
-        self._paused: bool = False  # the client is paused
+        self._edits: HeadEdits | None = None  # the edits of the head that was sent to the pod
+        self._paused: bool = False  # reading from the client is paused
         self._pod_full: bool = False  # the pod reads more slowly than the client sends
-        self.refused_for: str = ""  # the exhausted budget, unless it is the worker's
+        self.refused_for: str = ""  # names the exhausted budget; empty: that of the worker
 
     # --- before a pod has the request ---
 
-    def assign(self, of_revision: HeldBudget) -> bool:
+    def assign(self, revision_budget: HeldBudget) -> bool:
         """Charge the body to the budget of its revision; return False if that budget does not allow it."""
-        self._of_revision = of_revision
+        self._revision_budget = revision_budget
         held = self._held
-        if held is None or held.assign(of_revision):
+        if held is None or held.assign(revision_budget):
             return True
         self.refused_for = held.refused_for
         return False
 
-    def move(self, of_revision: HeldBudget) -> bool:
+    def move(self, revision_budget: HeldBudget) -> bool:
         """Move the body to the budget of another revision; return False if that budget does not allow it."""
-        held, more = self._held, self._more
-        if held is not None and not held.move(of_revision):
+        held, overflow = self._held, self._overflow
+        if held is not None and not held.move(revision_budget):
             return False
-        if more is not None and not more.move(of_revision):
+        if overflow is not None and not overflow.move(revision_budget):
             return False
-        self._of_revision = of_revision
+        self._revision_budget = revision_budget
         return True
 
     def pieces(self) -> list[bytes]:
@@ -100,21 +100,21 @@ class RequestBody:
         """Return the body as far as it has arrived; None if a part of it is in a file or was sent to a pod."""
         if self._pod is not None:
             return None
-        more = self._more
-        behind = b"" if more is None else more.in_memory()
-        return None if behind is None else b"".join([*self.pieces(), behind])
+        overflow = self._overflow
+        overflow_bytes = b"" if overflow is None else overflow.in_memory()
+        return None if overflow_bytes is None else b"".join([*self.pieces(), overflow_bytes])
 
     def edit(self, editor: BodyEditor) -> bool:
         """Edit the body, before it is charged to a revision's budget; return False if the budget does not allow it."""
         self.editor = editor
-        before = b"".join(self.pieces())
-        after = editor.feed(before)
-        if self._done:
-            after += editor.finish()
-        return self._held is None or self._held.replace(0, len(before), after)
+        received = b"".join(self.pieces())
+        edited = editor.feed(received)
+        if self._is_complete:
+            edited += editor.finish()
+        return self._held is None or self._held.replace(0, len(received), edited)
 
     def edited(self, data: bytes) -> bytes:
-        """Return what `data` becomes, the next piece that the client has sent."""
+        """Return the edited form of `data`, the next piece from the client."""
         return data if self.editor is None else self.editor.feed(data)
 
     def replace(self, start: int, end: int, data: bytes) -> bool:
@@ -123,9 +123,9 @@ class RequestBody:
 
     def hold(self, data: bytes) -> bool:
         """Buffer `data`; return False if no budget allows it."""
-        more = self._more
-        if more is not None and data:
-            more.append(data)
+        overflow = self._overflow
+        if overflow is not None and data:
+            overflow.append(data)
         elif data and not self._append_to_held(data):
             return False
         if not self._paused and not self._has_room():
@@ -142,10 +142,10 @@ class RequestBody:
 
     def is_gathered(self) -> bool:
         """Return True if the body has arrived completely, or as much of it as can be buffered."""
-        if self._done or self.size >= self._gather_max + self._file_max:
+        if self._is_complete or self.size >= self._gather_max + self._file_max:
             return True
-        of_revision = self._of_revision
-        if not self._budgets.held.has_spare() or (of_revision is not None and not of_revision.has_spare()):
+        revision_budget = self._revision_budget
+        if not self._budgets.held.has_spare() or (revision_budget is not None and not revision_budget.has_spare()):
             return True
         return not self._has_room()
 
@@ -155,17 +155,17 @@ class RequestBody:
         size = 0
         if self._held is not None:
             size = self._held.size
-        if self._more is not None:
-            size += self._more.size
+        if self._overflow is not None:
+            size += self._overflow.size
         return size
 
-    def has_more(self) -> bool:
-        """Return True if more is buffered than can be sent again."""
-        return self._more is not None
+    def has_overflow(self) -> bool:
+        """Return True if data beyond the held part is buffered, so that the body cannot be sent again."""
+        return self._overflow is not None
 
     def is_whole(self) -> bool:
         """Return True if the body has arrived completely."""
-        return self._done
+        return self._is_complete
 
     def has_trailers(self) -> bool:
         """Return True if trailers have followed the body."""
@@ -185,14 +185,14 @@ class RequestBody:
         self._pod_full = False
         held = self._held
         pod.send_request(head, _NOTHING if held is None else held.pieces)
-        if self._more is not None:
+        if self._overflow is not None:
             self._drop_held()
             return True
         if not pod.may_refuse and not may_be_sent_again:
             self._drop_held()
         elif held is None:
             self._held = HeldBody(self._budgets.held)
-        if self._done:
+        if self._is_complete:
             self._send_end(pod)
         elif self._paused and not self._pod_full:
             self._resume()
@@ -200,12 +200,12 @@ class RequestBody:
 
     def send(self, pod: PodStream, data: bytes) -> None:
         """Send `data` to the pod, after the data that is still buffered."""
-        more = self._more
+        overflow = self._overflow
         if not data:
             return
-        if more is not None:
-            more.append(data)
-            if not self._paused and not more.has_room():
+        if overflow is not None:
+            overflow.append(data)
+            if not self._paused and not overflow.has_room():
                 self._pause()
             return
         held = self._held
@@ -218,41 +218,41 @@ class RequestBody:
 
         Raises OSError if a temporary file cannot be read.
         """
-        more = self._more
+        overflow = self._overflow
         pod = self._pod
-        if more is None or pod is None or self._pod_full:
+        if overflow is None or pod is None or self._pod_full:
             return False
-        pod.send_body(more.take(SHARE_BYTES))
-        if more.size == 0:
-            more.drop()
-            self._more = None
-            if self._done:
+        pod.send_body(overflow.take(SHARE_BYTES))
+        if overflow.size == 0:
+            overflow.drop()
+            self._overflow = None
+            if self._is_complete:
                 self._send_end(pod)
                 return False
             self._pause_for_pod()
-        if self._paused and self._has_room() and (self._more is not None or not self._pod_full):
+        if self._paused and self._has_room() and (self._overflow is not None or not self._pod_full):
             self._resume()
-        return self._more is not None and not self._pod_full
+        return self._overflow is not None and not self._pod_full
 
     def end(self, trailers: Headers) -> bool:
-        """Handle the end of the body; return False if no budget allows the last part of an edited one."""
+        """Handle the end of the body; return False if no budget allows the last part of the edited body."""
         rest = b"" if self.editor is None else self.editor.finish()
         if rest and self._pod is not None:
             self.send(self._pod, rest)
         elif rest and not self.hold(rest):
             return False
-        self._done = True
+        self._is_complete = True
         self._trailers = trailers
-        if self._more is not None:
-            self._more.ended()
+        if self._overflow is not None:
+            self._overflow.ended()
         elif self._pod is not None:
             self._send_end(self._pod)
         return True
 
-    def tunnels(self, pod: PodStream) -> None:
+    def begin_tunnel(self, pod: PodStream) -> None:
         """Forward the client's direction of a tunnel to `pod` from now on, beginning with the bytes held so far."""
         self._pod = pod
-        self._done = False
+        self._is_complete = False
         for data in self.pieces():
             pod.send_body(data)
         self._drop_held()
@@ -264,12 +264,12 @@ class RequestBody:
         self._pod = None
 
     def is_sent(self) -> bool:
-        """Return True if all of the body has been written to the pod, as far as this side can know."""
-        return self._done and self._more is None and not self._pod_full
+        """Return True if the whole body has been written to the connection of the pod."""
+        return self._is_complete and self._overflow is None and not self._pod_full
 
     def is_repeatable(self) -> bool:
         """Return True if the bytes already sent are still buffered, so that the request can be retried."""
-        return self._held is not None and self._more is None
+        return self._held is not None and self._overflow is None
 
     def pod_blocked(self) -> None:
         self._pod_full = True
@@ -278,7 +278,7 @@ class RequestBody:
     def pod_drained(self) -> bool:
         """Resume after the pod has taken its data; return True if `feed` must be called."""
         self._pod_full = False
-        if self._more is not None:
+        if self._overflow is not None:
             return True
         if self._paused:
             self._resume()
@@ -286,7 +286,7 @@ class RequestBody:
 
     # --- ends ---
 
-    def answered(self) -> None:
+    def response_begun(self) -> None:
         """Drop the held part: a response has begun, and the request is not sent again."""
         self._drop_held()
 
@@ -304,10 +304,10 @@ class RequestBody:
         self._pod = None
         self._client = _NO_CLIENT  # the stream refers to the exchange: avoid a reference cycle
         self._drop_held()
-        more = self._more
-        if more is not None:
-            self._more = None
-            more.drop()
+        overflow = self._overflow
+        if overflow is not None:
+            self._overflow = None
+            overflow.drop()
 
     # --- within ---
 
@@ -318,41 +318,42 @@ class RequestBody:
         pod.send_end(trailers)
 
     def _append_to_held(self, data: bytes) -> bool:
+        """Append to the held part or, beyond its bound, to the overflow; return False if no budget allows it."""
         held = self._held
         if held is None:
             held = self._held = HeldBody(self._budgets.held)
-            if self._of_revision is not None:
-                held.assign(self._of_revision)  # nothing is held yet, so the budget allows it
-        if held.size >= self._budgets.held_body_bytes and self._begin_more():
-            assert self._more is not None
-            self._more.append(data)
+            if self._revision_budget is not None:
+                held.assign(self._revision_budget)  # nothing is held yet, so the budget allows it
+        if held.size >= self._budgets.held_body_bytes and self._begin_overflow():
+            assert self._overflow is not None
+            self._overflow.append(data)
             return True
         if held.append(data):
             return True
         self.refused_for = held.refused_for
         return False
 
-    def _begin_more(self) -> bool:
+    def _begin_overflow(self) -> bool:
         """Create the buffer for data beyond the held part; return False if it has no room."""
-        of_revision = self._of_revision
+        revision_budget = self._revision_budget
         memory_max = self._gather_max - self._budgets.held_body_bytes
-        if of_revision is None or (memory_max <= 0 and self._file_max == 0):
+        if revision_budget is None or (memory_max <= 0 and self._file_max == 0):
             return False
-        more = BodyBuffer(memory_max, self._file_max, self._budgets.held, of_revision, self._budgets.files)
-        if not more.has_room():
+        overflow = BodyBuffer(memory_max, self._file_max, self._budgets.held, revision_budget, self._budgets.files)
+        if not overflow.has_room():
             return False
-        self._more = more
+        self._overflow = overflow
         return True
 
     def _has_room(self) -> bool:
-        """Return True if another read fits; if that needs the second buffer, it is created."""
-        more = self._more
-        if more is not None:
-            return more.has_room()
+        """Return True if another read fits; create the overflow buffer if that is needed."""
+        overflow = self._overflow
+        if overflow is not None:
+            return overflow.has_room()
         held = self._held
         if held is None or self._pod is not None or held.size < self._budgets.held_body_bytes:
             return True
-        return self._begin_more()
+        return self._begin_overflow()
 
     def _pause(self) -> None:
         self._paused = True
@@ -364,7 +365,7 @@ class RequestBody:
 
     def _pause_for_pod(self) -> None:
         """Pause the client if the pod is full and there is no buffer between them."""
-        if self._pod_full and not self._paused and not self._done and self._more is None:
+        if self._pod_full and not self._paused and not self._is_complete and self._overflow is None:
             self._pause()
 
     def _drop_held(self) -> None:

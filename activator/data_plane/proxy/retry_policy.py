@@ -76,16 +76,16 @@ def is_idempotent(request: Exchange) -> bool:
 
 
 def idle_limit_s(request: Exchange, body: RequestBody | None) -> float:
-    """Return how long the connection of this attempt may have been idle; 0.0 means that only a new one will do."""
+    """Return how long the connection of this attempt may have been idle; 0.0: it must be a new one."""
     if request.attempts > 0:
         return 0.0
-    if request.head.method not in _IDEMPOTENT or (body is not None and body.has_more()):
+    if request.head.method not in _IDEMPOTENT or (body is not None and body.has_overflow()):
         return RISKY_IDLE_S
     return NEVER
 
 
 def forget_revision(request: Exchange) -> None:
-    """Reset what the request has of its revision: its place in the queue, and what pods have set."""
+    """Reset the fields of the request that belong to its revision and its pods."""
     request.attempts = 0
     request.queued_s = request.granted_s = request.connected_s = request.blocked_s = 0.0
     request.start = None
@@ -96,6 +96,7 @@ def forget_revision(request: Exchange) -> None:
 
 
 def _may_be_repeated(request: Exchange, body: RequestBody | None, evidence: i64, attempts_max: i64) -> bool:
+    """Return True if the request may go to another pod; spend from the retry budget if it was sent."""
     throttler = request.throttler
     if throttler is None or request.lease is None or request.attempts + 1 >= attempts_max:
         return False
@@ -107,4 +108,5 @@ def _may_be_repeated(request: Exchange, body: RequestBody | None, evidence: i64,
 
 
 def _is_held(body: RequestBody | None) -> bool:
+    """Return True if the body can be sent again from its beginning."""
     return body is None or body.is_repeatable()

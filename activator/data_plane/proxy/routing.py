@@ -19,8 +19,8 @@ NAMESPACE_HEADER: Final = b"knative-serving-namespace"
 REVISION_HEADER: Final = b"knative-serving-revision"
 
 
-_KNOWN_MAX: Final = 1024  # a bound, because clients choose the authorities
-_EVERY: Final = b"*"
+_CACHED_MAX: Final = 1024  # a bound, because clients choose the authorities
+_ANY_HOST: Final = b"*"
 _ENTRY: Final = b"port "
 
 
@@ -45,10 +45,10 @@ class Router:
         self._hosts: dict[bytes, list[RevisionThrottler]] = {}  # key: exact host, suffix with a leading dot, or `*`
         self._suffixes: int = 0  # how many of the keys are suffixes
         self._by_key: dict[str, RevisionThrottler] = {}
-        self._names: dict[str, list[bytes]] = {}  # the hosts of each revision
-        # caches, keyed by the authority as the client spelled it
-        self._known: dict[bytes, RevisionThrottler] = {}
-        self._known_rules: dict[bytes, HostRules] = {}
+        self._names: dict[str, list[bytes]] = {}  # the keys in `_hosts` of each revision
+        # Caches, keyed by the authority as the client spelled it
+        self._cached: dict[bytes, RevisionThrottler] = {}
+        self._cached_rules: dict[bytes, HostRules] = {}
         self._rules: dict[bytes, HostRules] = {}  # by host, built on first use
 
     def set(self, throttler: RevisionThrottler) -> None:
@@ -72,8 +72,8 @@ class Router:
     def drop(self, key: str) -> None:
         """Remove the routes of a revision; the cost depends on the number of its own hosts only."""
         old = self._by_key.pop(key, None)
-        self._known.clear()
-        self._known_rules.clear()
+        self._cached.clear()
+        self._cached_rules.clear()
         self._rules.clear()
         if old is None:
             return
@@ -86,7 +86,7 @@ class Router:
                     self._suffixes -= name.startswith(b".")
 
     def resolve(self, head: RequestHead) -> RevisionThrottler | None:
-        """Return the throttler that headers or host determine; None if rules decide or no revision serves it."""
+        """Return the throttler that headers or host determine; None if rules decide, or no revision serves the host."""
         if head.entry:
             return self.by_host(head.entry)
         if self.trusts_revision_headers:
@@ -101,54 +101,54 @@ class Router:
 
     def by_host(self, authority: bytes) -> RevisionThrottler | None:
         """Return the throttler of a host with one unconditional revision; else None."""
-        throttler = self._known.get(authority)
+        throttler = self._cached.get(authority)
         if throttler is None:
-            throttler = self._find(authority)
+            throttler = self._find_by_host(authority)
             if throttler is not None:
-                if len(self._known) >= _KNOWN_MAX:
-                    self._known.clear()
-                self._known[authority] = throttler
+                if len(self._cached) >= _CACHED_MAX:
+                    self._cached.clear()
+                self._cached[authority] = throttler
         return throttler
 
     def rules_of(self, authority: bytes) -> HostRules | None:
         """Return the rules for this host; None if no revision serves it."""
-        rules = self._known_rules.get(authority)
+        rules = self._cached_rules.get(authority)
         if rules is None:
-            for name in reversed(self._levels(authority)):
+            for name in reversed(self._matching_keys(authority)):
                 rules = self._rules_at(name, rules)
             if rules is not None:
-                if len(self._known_rules) >= _KNOWN_MAX:
-                    self._known_rules.clear()
-                self._known_rules[authority] = rules
+                if len(self._cached_rules) >= _CACHED_MAX:
+                    self._cached_rules.clear()
+                self._cached_rules[authority] = rules
         return rules
 
     # --- within ---
 
-    def _find(self, authority: bytes) -> RevisionThrottler | None:
-        for name in self._levels(authority):
+    def _find_by_host(self, authority: bytes) -> RevisionThrottler | None:
+        for name in self._matching_keys(authority):
             first = self._hosts[name][0]
-            return first if _takes_every(first.routing) else None
+            return first if _takes_all_requests(first.routing) else None
         return None
 
-    def _levels(self, authority: bytes) -> list[bytes]:
+    def _matching_keys(self, authority: bytes) -> list[bytes]:
         """Return the matching keys of the host table, the most specific first."""
-        found: list[bytes] = []
+        keys: list[bytes] = []
         if authority.startswith(_ENTRY):  # wildcards do not match ports
-            return [authority] if authority in self._hosts else found
+            return [authority] if authority in self._hosts else keys
         host = _without_port(authority)
         if not host.startswith(b"."):  # a leading dot marks a suffix
             if authority in self._hosts:
-                found.append(authority)
+                keys.append(authority)
             elif host in self._hosts:
-                found.append(host)
+                keys.append(host)
         dot = host.find(b".") if self._suffixes else -1
         while dot >= 0:
             if host[dot:] in self._hosts:
-                found.append(host[dot:])
+                keys.append(host[dot:])
             dot = host.find(b".", dot + 1)
-        if _EVERY in self._hosts:
-            found.append(_EVERY)
-        return found
+        if _ANY_HOST in self._hosts:
+            keys.append(_ANY_HOST)
+        return keys
 
     def _rules_at(self, name: bytes, parent: HostRules | None) -> HostRules:
         """Return the rules of a host, which are built with `parent` at first. The parent depends only on `name`."""
@@ -162,7 +162,7 @@ def _order(throttler: RevisionThrottler) -> int:
     return throttler.routing.order
 
 
-def _takes_every(routing: RoutingSpec) -> bool:
+def _takes_all_requests(routing: RoutingSpec) -> bool:
     """Return True if the revision takes every request of its hosts, so that no later revision gets one."""
     return routing.match.is_every() and routing.weight < 0 and not routing.default and not routing.aliases
 
@@ -177,6 +177,7 @@ def _key_named(head: RequestHead) -> str:
 
 
 def _without_port(authority: bytes) -> bytes:
+    """Return the host of an authority, without its port and a final dot."""
     colon = authority.rfind(b":")
     if colon < 0 or authority.endswith(b"]"):
         host = authority

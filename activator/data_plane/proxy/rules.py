@@ -53,9 +53,9 @@ class RouteQuery:
         self.lacks_model: bool = False  # a rule would match if the request had a model
         self.target: Rule | None = None
         self.best: i64 = _NONE  # the lowest position of a rule that matches
-        self.open: i64 = _NONE  # the lowest position of a rule that lacks only the model
+        self.best_undecided: i64 = _NONE  # the lowest position of a rule that matches except for the model
         self.level: HostRules | None = None  # the host rules that `nodes` belong to
-        self.nodes: list[_Node] = []  # their nodes for this path
+        self.nodes: list[_Node] = []  # the nodes of `level` for this path
         self._lowered: bytes = b""
         self._named: Fields | None = None
 
@@ -110,60 +110,60 @@ class Rule:
 
 @final
 class _Methods:
-    """The lowest position of a rule by method."""
+    """The lowest positions of rules by method."""
 
     def __init__(self) -> None:
-        self.every: i64 = _NONE
-        self.only: dict[bytes, int] = {}
+        self.any_method: i64 = _NONE
+        self.by_method: dict[bytes, int] = {}
 
-    def add(self, methods: tuple[str, ...], place: int) -> None:
+    def add(self, methods: tuple[str, ...], position: int) -> None:
         for method in methods:
             name = method.encode("latin-1")
-            self.only[name] = min(self.only.get(name, place), place)
-        if not methods and place < self.every:
-            self.every = place
+            self.by_method[name] = min(self.by_method.get(name, position), position)
+        if not methods and position < self.any_method:
+            self.any_method = position
 
     def find(self, method: bytes) -> i64:
-        place = self.every
-        if self.only:
-            found = self.only.get(method)
-            if found is not None and found < place:
-                place = found
-        return place
+        position = self.any_method
+        if self.by_method:
+            own = self.by_method.get(method)
+            if own is not None and own < position:
+                position = own
+        return position
 
 
 @final
 class _Models:
-    """The lowest position of a rule by model and method."""
+    """The lowest positions of rules by model and method."""
 
     def __init__(self) -> None:
-        self.any_of_them = _Methods()
+        self.any_model = _Methods()
         self._exact: dict[str, _Methods] = {}
-        self._beginnings: dict[str, _Methods] = {}
+        self._prefixes: dict[str, _Methods] = {}
         self._lengths: list[int] = []  # lengths of the prefixes, ascending
 
-    def add(self, names: tuple[str, ...], methods: tuple[str, ...], place: int) -> None:
-        self.any_of_them.add(methods, place)
+    def add(self, names: tuple[str, ...], methods: tuple[str, ...], position: int) -> None:
+        self.any_model.add(methods, position)
         for name in names:
             if name.endswith("*"):
-                self._beginnings.setdefault(name[:-1], _Methods()).add(methods, place)
+                self._prefixes.setdefault(name[:-1], _Methods()).add(methods, position)
                 if len(name) - 1 not in self._lengths:
                     self._lengths = sorted([*self._lengths, len(name) - 1])
             else:
-                self._exact.setdefault(name, _Methods()).add(methods, place)
+                self._exact.setdefault(name, _Methods()).add(methods, position)
 
     def find(self, model: str, method: bytes) -> i64:
         exact = self._exact.get(model)
-        place: i64 = _NONE if exact is None else exact.find(method)
+        position: i64 = _NONE if exact is None else exact.find(method)
         for length in self._lengths:
             if length > len(model):
                 break
-            beginning = self._beginnings.get(model[:length])
-            if beginning is not None:
-                found = beginning.find(method)
-                if found < place:
-                    place = found
-        return place
+            prefix = self._prefixes.get(model[:length])
+            if prefix is not None:
+                candidate = prefix.find(method)
+                if candidate < position:
+                    position = candidate
+        return position
 
 
 @final
@@ -171,44 +171,44 @@ class _Node:
     """The rules that remain after some conditions are met."""
 
     def __init__(self) -> None:
-        self.least: i64 = _NONE  # the lowest position in this node and below
+        self.lowest: i64 = _NONE  # the lowest position in this node and below
         self._methods = _Methods()
         self._models: _Models | None = None
         self._headers: dict[bytes, dict[bytes, _Node]] = {}
 
-    def add(self, rule: Rule, place: int, headers_met: int) -> None:
-        if place < self.least:
-            self.least = place
+    def add(self, rule: Rule, position: int, headers_met: int) -> None:
+        if position < self.lowest:
+            self.lowest = position
         match = rule.match
         if headers_met < len(match.headers):
             name, value = match.headers[headers_met]
             values = self._headers.setdefault(name.encode("latin-1"), {})
-            values.setdefault(value.encode(), _Node()).add(rule, place, headers_met + 1)
+            values.setdefault(value.encode(), _Node()).add(rule, position, headers_met + 1)
         elif rule.names:
             if self._models is None:
                 self._models = _Models()
-            self._models.add(rule.names, match.methods, place)
+            self._models.add(rule.names, match.methods, position)
         else:
-            self._methods.add(match.methods, place)
+            self._methods.add(match.methods, position)
 
     def search(self, query: RouteQuery) -> None:
-        """Lower `best` and `open` of the query to the positions that are found here."""
-        if self.least >= query.best:
+        """Lower `best` and `best_undecided` of the query to the positions in this node and below."""
+        if self.lowest >= query.best:
             return
-        place = self._methods.find(query.method)
-        if place < query.best:
-            query.best = place
+        position = self._methods.find(query.method)
+        if position < query.best:
+            query.best = position
         models = self._models
         if models is not None:
             if not query.model_known:
-                place = models.any_of_them.find(query.method)
-                if place < query.open:
-                    query.open = place
+                position = models.any_model.find(query.method)
+                if position < query.best_undecided:
+                    query.best_undecided = position
             elif query.has_model:
-                place = models.find(query.model, query.method)
-                if place < query.best:
-                    query.best = place
-            elif models.any_of_them.find(query.method) != _NONE:
+                position = models.find(query.model, query.method)
+                if position < query.best:
+                    query.best = position
+            elif models.any_model.find(query.method) != _NONE:
                 query.lacks_model = True
         for name, values in self._headers.items():
             value = query.field(name)
@@ -250,9 +250,9 @@ class HostRules:
         """Return MATCHED with `target` set, NEEDS_MODEL, or UNMATCHED."""
         level: HostRules | None = self
         while level is not None:
-            query.best = query.open = _NONE
+            query.best = query.best_undecided = _NONE
             level._search(query)
-            if query.open < query.best:
+            if query.best_undecided < query.best:
                 return NEEDS_MODEL
             if query.best != _NONE:
                 query.target = level._rules[query.best]
@@ -273,11 +273,11 @@ class HostRules:
         return self._parent is None or self._parent.same_prefixes(path, other)
 
     def lists(self, access: Access | None) -> dict[bytes, ModelList]:
-        """Return the lists of models by path, of those that a request may use; they are built on first use."""
+        """Return the lists, by path, of the models that a request may use; they are built on first use."""
         users: tuple[User, ...] = () if access is None else access.users
         lists = self._lists.get(users)
         if lists is None:
-            allowed = [one for one in self.throttlers if access is None or access.allows(one.key)]
+            allowed = [throttler for throttler in self.throttlers if access is None or access.allows(throttler.key)]
             if len(self._lists) >= LISTS_MAX:
                 self._lists.clear()
             lists = self._lists[users] = lists_of(allowed)
@@ -289,7 +289,7 @@ class HostRules:
         allowed = self._allowed.get(users)
         if allowed is None:
             parent = self._parent
-            allowed = any(access.allows(one.key) for one in self.throttlers)
+            allowed = any(access.allows(throttler.key) for throttler in self.throttlers)
             allowed = allowed or (parent is not None and parent.allows(access))
             if len(self._allowed) >= LISTS_MAX:
                 self._allowed.clear()
@@ -299,6 +299,7 @@ class HostRules:
     # --- within ---
 
     def _search(self, query: RouteQuery) -> None:
+        """Search the rules of this host for a request."""
         if query.level is not self:
             query.level = self
             query.nodes = self._nodes_of(query.path)
@@ -307,10 +308,10 @@ class HostRules:
 
     def _nodes_of(self, path: bytes) -> list[_Node]:
         """Return the nodes of all prefixes of this path that end at a slash or at its end."""
-        found: list[_Node] = []
+        nodes: list[_Node] = []
         node = self._nodes.get(b"")
         if node is not None:
-            found.append(node)
+            nodes.append(node)
         longest = self._longest
         size: i64 = len(path)
         end: i64 = 0
@@ -320,8 +321,8 @@ class HostRules:
             if end <= longest:
                 node = self._nodes.get(path[:end])
                 if node is not None:
-                    found.append(node)
-        return found
+                    nodes.append(node)
+        return nodes
 
 
 def _grouped(throttlers: list[RevisionThrottler]) -> list[list[RevisionThrottler]]:
@@ -330,8 +331,8 @@ def _grouped(throttlers: list[RevisionThrottler]) -> list[list[RevisionThrottler
     for throttler in throttlers:
         routing = throttler.routing
         match = routing.match
-        alone: object = throttler.key if routing.weight < 0 else ""
+        separate: object = throttler.key if routing.weight < 0 else ""
         names = (tuple(sorted(match.models)), tuple(sorted(routing.aliases)))
-        same = (match.path, match.methods, match.headers, names, alone)
-        groups.setdefault(same, []).append(throttler)
+        condition = (match.path, match.methods, match.headers, names, separate)
+        groups.setdefault(condition, []).append(throttler)
     return list(groups.values())

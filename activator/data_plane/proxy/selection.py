@@ -28,7 +28,7 @@ from activator.runtime.errors import one_line
 from activator.runtime.reasons import Reason
 from activator.runtime.url_path import without_segments
 
-SCAN_TIMEOUT_S: Final = 30.0  # how long a client may take to send them
+SCAN_TIMEOUT_S: Final = 30.0  # how long a client may take to send the scanned bytes
 
 _SHOWN_MAX: Final = 100  # characters of a client's text in a refusal
 _READS: Final = frozenset({b"GET", b"HEAD"})
@@ -53,13 +53,13 @@ class Selection:
         self.detail: str = ""
 
     def list_of_models(self, access: Access | None, now_s: float) -> tuple[ResponseHead, bytes] | None:
-        """Return the list of models that the request may use, if it asks for it."""
+        """Return the list of models that the request may use, if it asks for that list."""
         if self._head.method not in _READS:
             return None
-        found = self._rules.lists(access).get(self._query.path)
-        if found is None:
+        listed = self._rules.lists(access).get(self._query.path)
+        if listed is None:
             return None
-        body = found.body(now_s)
+        body = listed.body(now_s)
         return json_head(len(body)), body
 
     def begin(self, body: RequestBody | None, is_whole: bool) -> bool:
@@ -93,6 +93,7 @@ class Selection:
             self._scan.finish()
 
     def is_decided(self) -> bool:
+        """Return True if no more of the body is needed."""
         return self._scan is None or self._scan.state != PENDING
 
     def renew(self, rules: HostRules) -> None:
@@ -118,7 +119,7 @@ class Selection:
             self._refuse(scan)
             return None
         throttler = rule.pick(self._head, client)
-        self._address(throttler)
+        self._set_target(throttler)
         return throttler
 
     def rewrite(self, throttler: RevisionThrottler, body: RequestBody | None) -> bool:
@@ -137,7 +138,7 @@ class Selection:
         return True
 
     def model(self, throttler: RevisionThrottler) -> str:
-        """Return the model that the pod receives; empty if none of the revision's has selected it."""
+        """Return the model that the pod receives; empty if no model selected the revision."""
         return model_of(throttler.routing, self._scan)
 
     # --- within ---
@@ -154,7 +155,7 @@ class Selection:
         path = _shown(query.path.decode("latin-1"))
         self.detail = f"{self._head.authority.decode('latin-1')}{path}{self.detail}"
 
-    def _address(self, throttler: RevisionThrottler) -> None:
+    def _set_target(self, throttler: RevisionThrottler) -> None:
         """Set the path that the pod receives."""
         query = self._query
         head = self._head
@@ -168,8 +169,8 @@ class Selection:
         prefix = match.path.encode("latin-1")
         if match.strip_path and prefix and (query.path == prefix or query.path.startswith(prefix + b"/")):
             path = without_segments(path, prefix.count(b"/"))
-            before = head.headers.get(b"x-forwarded-prefix") or b""  # set by a trusted proxy that has stripped a prefix
-            self._edits.set(b"X-Forwarded-Prefix", before.rstrip(b"/") + prefix)
+            stripped = head.headers.get(b"x-forwarded-prefix") or b""  # set by a trusted proxy before this one
+            self._edits.set(b"X-Forwarded-Prefix", stripped.rstrip(b"/") + prefix)
             is_changed = True
         if is_changed:
             self._edits.set_target(path if mark < 0 else path + target[mark:])

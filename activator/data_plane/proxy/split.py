@@ -22,7 +22,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from lb.hashing import MASK_32, mix
 
 _GOLDEN: Final = 0.6180339887498949  # golden ratio: steps of this part of a circle are spread evenly
-_SALT: Final = 0x5B1F  # without it the keys of one revision would be neighbours on the ring of its policy
+_SALT: Final = 0x5B1F  # without a salt, the keys of one revision would be neighbours on the ring of its policy
 
 
 @final
@@ -52,11 +52,11 @@ class Split:
         if affinity is not None:
             key = affinity.key_of(head, client.client_ip() if affinity.on_client_ip else "")
         if key != 0:
-            place = (int(mix((key ^ (key >> 31) ^ _SALT) & MASK_32)) * self._total) >> 32
+            point = (int(mix((key ^ (key >> 31) ^ _SALT) & MASK_32)) * self._total) >> 32
         else:
-            place = self._turn
-            self._turn = (place + self._step) % self._total
-        return self.members[bisect_right(self._ends, place)]
+            point = self._turn
+            self._turn = (point + self._step) % self._total
+        return self.members[bisect_right(self._ends, point)]
 
 
 def _coprime(total: int) -> int:

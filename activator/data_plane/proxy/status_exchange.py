@@ -79,13 +79,13 @@ class StatusExchange(Exchange):
         self._identity: str = ""
         self._member: int = 0
         self._query: int = 0  # the number of the pending query to another data plane; 0 if none
-        self._waiting: _PendingPart | None = None
-        self._found: StoredResponse | None = None  # being sent, if this data plane stores it
-        self._sends: bool = False  # the head has been sent
+        self._receiver: _PendingPart | None = None
+        self._stored: StoredResponse | None = None  # the response that is being sent, if this data plane stores it
+        self._is_sending: bool = False  # the head of the stored response has been sent
         self._length: int = 0
-        self._offset: int = 0
-        self._part: bytes = b""  # the bytes at the offset, if another data plane stores them
-        self._last: Headers = []  # trailers
+        self._offset: int = 0  # body bytes that have been sent
+        self._part: bytes = b""  # the bytes at `_offset`, received from another data plane
+        self._trailers: Headers = []  # the trailers of the response
 
     def begin(self) -> None:
         if self.over:
@@ -105,6 +105,7 @@ class StatusExchange(Exchange):
         self.request_done = True
 
     def _handle(self) -> None:
+        """Respond to the request, or query the data plane that stores the response."""
         method = self.head.method
         if method not in {b"GET", b"HEAD", b"DELETE"}:
             text = b"a stored response can be read (GET, HEAD) or deleted (DELETE)\n"
@@ -121,10 +122,11 @@ class StatusExchange(Exchange):
             text = refusal_text(Reason.ANSWER_GONE, "the process that stored it has ended")
             self._respond(refusal_head(Reason.ANSWER_GONE, text, 0), text)
         else:
-            self._waiting = _PendingPart(self)
-            self._ask(method.decode() if method == b"DELETE" else "GET")
+            self._receiver = _PendingPart(self)
+            self._query_part(method.decode() if method == b"DELETE" else "GET")
 
     def _handle_locally(self) -> None:
+        """Respond from the store of this data plane."""
         store = self._store
         answer = store.find(self._identity)
         if answer is None:
@@ -135,11 +137,11 @@ class StatusExchange(Exchange):
         elif not answer.is_done:
             self._respond(*store.state(answer))
         else:
-            kept = answer.head
-            assert kept is not None
-            self._found = answer
+            stored_head = answer.head
+            assert stored_head is not None
+            self._stored = answer
             store.read_begins(answer)
-            self._begin_sending(copy_of(kept), len(answer.body), answer.trailers)
+            self._begin_sending(copy_of(stored_head), len(answer.body), answer.trailers)
 
     def _respond(self, head: ResponseHead, body: bytes) -> None:
         """Send a short response of the activator, and end the request."""
@@ -155,6 +157,7 @@ class StatusExchange(Exchange):
     # --- the body ---
 
     def _begin_sending(self, head: ResponseHead, length: int, trailers: Headers) -> None:
+        """Send the head of a stored response, and its body in parts."""
         head.headers = head.headers.with_line(STATE_HEADER, b"kept")
         self.status = head.status
         self.first_byte_s = self._proxy.now()
@@ -166,14 +169,14 @@ class StatusExchange(Exchange):
             client.send_end([])
             return
         self._length = length
-        self._last = trailers
-        self._sends = True
+        self._trailers = trailers
+        self._is_sending = True
         self._client.send_head(head)
         self._send_parts()
 
     def _send_parts(self) -> None:
         """Send as many parts as the client takes now."""
-        answer = self._found
+        answer = self._stored
         client = self._client
         while self._offset < self._length and not self._client_full:
             if answer is not None:
@@ -181,7 +184,7 @@ class StatusExchange(Exchange):
             else:
                 data = self._part
                 if not data:
-                    self._ask("GET")
+                    self._query_part("GET")
                     return
                 self._part = b""
             self._offset += len(data)
@@ -191,13 +194,14 @@ class StatusExchange(Exchange):
         if self.over:
             return
         if self._offset >= self._length:
-            trailers = self._last
+            trailers = self._trailers
             self._end()
             client.send_end(trailers)
         else:
             self._wait_for_client()
 
     def _wait_for_client(self) -> None:
+        """Set the timer for a client that must take some of the response."""
         timeout_s = self._proxy.send_timeout_s
         if timeout_s > 0.0:
             self._proxy.wheel.arm(self, self._proxy.now() + timeout_s)
@@ -208,16 +212,17 @@ class StatusExchange(Exchange):
 
     def client_drained(self) -> None:
         self._client_full = False
-        if self._sends and not self.over and self._query == 0:
+        if self._is_sending and not self.over and self._query == 0:
             self._proxy.wheel.cancel(self)
             self._send_parts()
 
     # --- from another data plane ---
 
-    def _ask(self, method: str) -> None:
-        waiting = self._waiting
-        assert waiting is not None
-        self._query = self._links.ask(self._member, self._identity, method, self._offset, waiting)
+    def _query_part(self, method: str) -> None:
+        """Request the next part of the response from the data plane that stores it, or its deletion."""
+        receiver = self._receiver
+        assert receiver is not None
+        self._query = self._links.ask(self._member, self._identity, method, self._offset, receiver)
         if self._query == 0:
             self.unreachable()
         else:
@@ -229,7 +234,7 @@ class StatusExchange(Exchange):
             return
         self._query = 0
         self._proxy.wheel.cancel(self)
-        if self._sends:
+        if self._is_sending:
             if part.status == 0 or part.length != self._length or not part.data:
                 self.fail(Reason.ANSWER_GONE, "")
             else:
@@ -272,7 +277,7 @@ class StatusExchange(Exchange):
     def fail(self, reason: Reason, detail: str) -> None:
         if self.over:
             return
-        if not self._sends:
+        if not self._is_sending:
             text = refusal_text(reason, "")
             self._respond(refusal_head(reason, text, 1 if reason is Reason.ANSWER_UNREACHABLE else 0), text)
             return
@@ -293,12 +298,12 @@ class StatusExchange(Exchange):
         if self._query != 0:
             self._links.give_up(self._member, self._query)
             self._query = 0
-        if self._waiting is not None:
-            self._waiting.exchange = None
-            self._waiting = None
-        answer = self._found
+        if self._receiver is not None:
+            self._receiver.exchange = None
+            self._receiver = None
+        answer = self._stored
         if answer is not None:
-            self._found = None
+            self._stored = None
             self._store.read_ends(answer)
         proxy.notify_observers(self, client)
 

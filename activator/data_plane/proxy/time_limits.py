@@ -5,8 +5,7 @@ Rules
      last byte. With `from_arrival`, as in Knative, all of them count from the arrival. While the body is gathered
      before a slot is requested, the total counts from the arrival and concerns the client.
   2. A tunnel has only its own idle limit.
-  3. 0.0 means no limit. While the pod is not read because the client is slow, the pod's silence does not
-     count.
+  3. 0.0 means no limit. While the pod is not read because the client is slow, the pod's silence does not count.
   4. A client with a backlog of its response must take some of it within the send timeout, which is a setting of the
      worker. After the pod has finished, this is the only limit.
   5. Time in which the event loop did not run is not counted (`paused_s`, runtime/clock.py).
@@ -91,6 +90,7 @@ def _silence_counts(request: Exchange, timeouts: TimeoutsSpec) -> bool:
 
 
 def _total_from_s(request: Exchange, timeouts: TimeoutsSpec) -> float:
+    """Return the time from which the total limit counts."""
     from_s = request.arrived_s if timeouts.from_arrival or request.phase == GATHERING else request.granted_s
     return from_s + request.paused_s
 

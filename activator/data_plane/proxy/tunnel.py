@@ -27,12 +27,16 @@ _VERSION: Final = re.compile(rb"[ \t/-]")
 def accepted_upgrades(head: RequestHead, spec: RevisionSpec) -> bytes | None:
     """Return the offered protocols that the revision accepts; None if a WebSocket is offered and none is accepted.
 
-    Others are declined by removing them (RFC 9110 7.8), which a WebSocket client could not handle.
+    Other offers are declined by removing them (RFC 9110 7.8), which a WebSocket client could not handle.
     """
     offered = head.upgrade.split(b", ")
-    taken = spec.upgrades
-    every = "*" in taken
-    accepted = [one for one in offered if one.decode("latin-1") in taken or (every and _may_be_tunnelled(one))]
+    allowed = spec.upgrades
+    allows_any = "*" in allowed
+    accepted = [
+        protocol
+        for protocol in offered
+        if protocol.decode("latin-1") in allowed or (allows_any and _may_be_tunnelled(protocol))
+    ]
     return None if not accepted and b"websocket" in offered else b", ".join(accepted)
 
 

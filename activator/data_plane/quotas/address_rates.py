@@ -21,7 +21,7 @@ import hashlib
 from typing import Final, final
 
 ADDRESSES_MAX: Final = 16_384  # in each generation; some 2 MiB
-CELLS_MAX: Final = 65_536  # some 2 MiB, made when they are needed
+CELLS_MAX: Final = 65_536  # some 2 MiB, created on first use
 CELLS_PER_ADDRESS: Final = 4
 ROUNDING_S: Final = 1e-6  # tolerance of comparisons
 
@@ -43,15 +43,15 @@ class AddressRates:
     ) -> None:
         self._interval_s: float = period_s / requests
         self._slack_s: float = (burst - 1) * self._interval_s
-        self._full_s: float = burst * self._interval_s
+        self._full_s: float = burst * self._interval_s  # how long a full bucket takes to drain
         self._seed = seed
         self._addresses_max = addresses_max
         self._cells_max = cells_max
-        self._current: dict[str, float] = {}
+        self._current: dict[str, float] = {}  # by address: when all of its requests will have drained
         self._previous: dict[str, float] = {}
         self._since_s: float = 0.0  # the beginning of the current generation
         self._cells: list[float] = []
-        self._cells_until_s: float = 0.0  # the highest value of a cell
+        self._cells_until_s: float = 0.0  # the highest value of all cells
 
     def take(self, address: str, now_s: float) -> float:
         """Admit a request and return 0.0, or return the time after which one will be admitted."""
@@ -70,7 +70,7 @@ class AddressRates:
         if is_known or len(self._current) < self._addresses_max:
             self._current[address] = drained_s
         else:
-            self._share(address, drained_s)
+            self._add_to_cells(address, drained_s)
         return 0.0
 
     def size(self) -> int:
@@ -89,7 +89,8 @@ class AddressRates:
             lowest_s = min(lowest_s, self._cells[index])
         return max(drained_s, lowest_s)
 
-    def _share(self, address: str, drained_s: float) -> None:
+    def _add_to_cells(self, address: str, drained_s: float) -> None:
+        """Raise the cells of an address to `drained_s`."""
         if not self._cells:
             self._cells = [0.0] * self._cells_max
         for index in self._indices(address):
@@ -101,4 +102,4 @@ class AddressRates:
         size = CELLS_PER_ADDRESS * _INDEX_BYTES
         digest = hashlib.blake2b(address.encode(), digest_size=size, key=self._seed).digest()
         starts = range(0, size, _INDEX_BYTES)
-        return [int.from_bytes(digest[at : at + _INDEX_BYTES], "big") % self._cells_max for at in starts]
+        return [int.from_bytes(digest[start : start + _INDEX_BYTES], "big") % self._cells_max for start in starts]

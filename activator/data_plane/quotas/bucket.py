@@ -1,7 +1,7 @@
 """A token bucket: an amount per period, whose used part drains evenly (GCRA).
 
-An unused bucket admits `limit` at once, and then `limit` in each `period_s`. Usage beyond the limit, which is found at
-the end of a request, has to drain first.
+An unused bucket admits `limit` at once, and then `limit` in each `period_s`. Usage beyond the limit, which the end of a
+request may add, has to drain first.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ ROUNDING: Final = 1e-6  # tolerance of comparisons; larger than the rounding err
 
 @final
 class Bucket:
-    """The usage of one limit. `limit`: 0 means none, and then usage does not drain; `period_s`: above 0."""
+    """The usage of one limit. `limit`: 0: there is none, and usage does not drain; `period_s`: above 0."""
 
     def __init__(self, limit: int, period_s: float) -> None:
         self.limit = limit
         self.period_s = period_s
         self.taken: float = 0.0  # the sum of all reserved and added amounts
-        self._held: float = 0.0  # reserved and not committed: it does not drain
-        self._used: float = 0.0
-        self._at_s: float = 0.0  # the time of that usage
+        self._reserved: float = 0.0  # not committed yet, so that it does not drain
+        self._used: float = 0.0  # committed and added, as of `_used_at_s`
+        self._used_at_s: float = 0.0
 
     def used(self, now_s: float) -> float:
         """Return the usage that has not drained; it may exceed the limit."""
-        drained = (now_s - self._at_s) * self.limit / self.period_s
-        return max(self._used - drained, 0.0) + self._held
+        drained = (now_s - self._used_at_s) * self.limit / self.period_s
+        return max(self._used - drained, 0.0) + self._reserved
 
     def remaining(self, now_s: float) -> int:
         """Return the amount that can be reserved now, rounded down."""
@@ -45,12 +45,12 @@ class Bucket:
 
     def reserve(self, amount: float) -> None:
         """Reserve an amount, which does not drain before `commit`."""
-        self._held += amount
+        self._reserved += amount
         self.taken += amount
 
     def commit(self, amount: float, now_s: float) -> float:
         """Let a reserved amount drain; return the time at which it will have drained."""
-        self._held = max(self._held - amount, 0.0)  # below 0.0 by rounding only
+        self._reserved = max(self._reserved - amount, 0.0)  # below 0.0 by rounding only
         self._use(amount, now_s)
         return now_s + self.full_s(now_s)
 
@@ -59,10 +59,10 @@ class Bucket:
         self.taken += amount
         self._use(amount, now_s)
 
-    def refund(self, amount: float, free_s: float, now_s: float) -> None:
-        """Refund a part of a committed amount that has not drained. `free_s`: the time that `commit` has returned."""
-        left = max((free_s - now_s) * self.limit / self.period_s, 0.0)
-        self._use(-min(amount, left), now_s)
+    def refund(self, amount: float, drained_s: float, now_s: float) -> None:
+        """Refund a part of a committed amount that has not drained. `drained_s`: as `commit` has returned it."""
+        undrained = max((drained_s - now_s) * self.limit / self.period_s, 0.0)
+        self._use(-min(amount, undrained), now_s)
 
     def change(self, limit: int, period_s: float, now_s: float) -> None:
         """Set another limit and keep the usage."""
@@ -70,5 +70,6 @@ class Bucket:
         self.limit, self.period_s = limit, period_s
 
     def _use(self, amount: float, now_s: float) -> None:
-        self._used = max(self.used(now_s) - self._held + amount, 0.0)
-        self._at_s = now_s
+        """Add `amount`, which may be negative, to the usage as of now."""
+        self._used = max(self.used(now_s) - self._reserved + amount, 0.0)
+        self._used_at_s = now_s

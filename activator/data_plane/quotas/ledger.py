@@ -2,8 +2,8 @@
 
 Rules
   1. Before an admission is sent, each other member of the view must have acknowledged everything that was taken, except
-     for one of SLACK_PARTS parts of the limit; until then the reply is held. A new owner adds that part to the highest
-     level that a member has received, so that it counts at least what its predecessor had taken.
+     for the *slack*, one of SLACK_PARTS parts of the limit; until then the reply is held. A new owner adds the slack to
+     the highest level that a member has received, so that it counts at least what its predecessor had taken.
   2. Amounts of held replies do not drain before these are sent; otherwise they could be sent as a burst.
   3. A member that acknowledges nothing for ACK_MAX_S is ignored until it does.
 """
@@ -28,7 +28,7 @@ UNKNOWN: Final = "unknown"  # the owner has not decided in time
 LIMITS: Final = (CONCURRENCY, REQUESTS, TOKENS, UNKNOWN)
 
 
-class Held(NamedTuple):
+class HeldReply(NamedTuple):
     """A reply to `member` that is sent when the other members have acknowledged these amounts.
 
     `decision`: the admission of the request; None: its release was counted. `requests`, `tokens`: the amounts that the
@@ -58,8 +58,8 @@ class Ledger:
         self.levels: list[Level] = []  # from members, before it begins
         self.open: dict[int, dict[int, int]] = {}  # the admitted requests of other members, with their tokens
         self.waiting: dict[tuple[int, int], int] = {}  # undecided requests by member and number, with their tokens
-        self.held: dict[tuple[int, int], Held] = {}  # by member and number, the oldest first
-        self._free_s: dict[tuple[int, int], float] = {}  # when the reserved tokens of a request have drained
+        self.held: dict[tuple[int, int], HeldReply] = {}  # by member and number, the oldest first
+        self._drained_s: dict[tuple[int, int], float] = {}  # when the reserved tokens of a request have drained
         self._acknowledged: dict[int, tuple[float, float]] = {}  # the amounts that each member has acknowledged
         self._sent: tuple[float, float] = (-1.0, -1.0)  # the amounts in the last `QuotaLevel`
         self._unresponsive: set[int] = set()
@@ -77,17 +77,17 @@ class Ledger:
 
         After ADMITTED the caller calls `commit` or `hold`.
         """
-        if self._is_occupied(own_open):
+        if self._is_at_concurrency_limit(own_open):
             return self.figures(CONCURRENCY, CONCURRENCY_RETRY_S, now_s)
-        requests, budget = self.amounts(tokens)
+        requests, reserved_tokens = self.amounts(tokens)
         wait_s = self.requests.wait_s(requests, now_s)
         if wait_s > 0.0:
             return self.figures(REQUESTS, wait_s, now_s)
-        wait_s = self.tokens.wait_s(budget, now_s)
+        wait_s = self.tokens.wait_s(reserved_tokens, now_s)
         if wait_s > 0.0:
             return self.figures(TOKENS, wait_s, now_s)
         self.requests.reserve(requests)
-        self.tokens.reserve(budget)
+        self.tokens.reserve(reserved_tokens)
         return self.figures(ADMITTED, 0.0, now_s)
 
     def amounts(self, tokens: int) -> tuple[float, float]:
@@ -98,14 +98,14 @@ class Ledger:
         """Return True if any request would be rejected now."""
         requests, tokens = self.amounts(1)
         return (
-            self._is_occupied(own_open)
+            self._is_at_concurrency_limit(own_open)
             or self.requests.wait_s(requests, now_s) > 0.0
             or self.tokens.wait_s(tokens, now_s) > 0.0
         )
 
-    def _is_occupied(self, own_open: int) -> bool:
-        most = self.spec.concurrency
-        return most > 0 and own_open + sum(len(one) for one in self.open.values()) >= most
+    def _is_at_concurrency_limit(self, own_open: int) -> bool:
+        limit = self.spec.concurrency
+        return limit > 0 and own_open + sum(len(requests) for requests in self.open.values()) >= limit
 
     def figures(self, limit: str, wait_s: float, now_s: float) -> Decision:
         """Return a decision with the current figures."""
@@ -128,28 +128,28 @@ class Ledger:
         if held is not None:
             self._commit_held(held, now_s)
             self.held[member, number] = held._replace(requests=0.0, tokens=0.0)
-        free_s = self._free_s.pop((member, number), 0.0)
+        drained_s = self._drained_s.pop((member, number), 0.0)
         if change > 0:
             self.tokens.add(change, now_s)
         elif change < 0:
-            self.tokens.refund(-change, free_s, now_s)
+            self.tokens.refund(-change, drained_s, now_s)
 
     # --- levels ---
 
     def level(self, now_s: float, is_exact: bool = False) -> Level:
-        """Return the usage."""
+        """Return the usage as of now."""
         return Level(self.since, self.requests.used(now_s), self.tokens.used(now_s), is_exact)
 
     def begin(self, since: int, now_s: float) -> None:
         """Begin to grant in the epoch `since`, with the level of the last owner and the amounts settled until now."""
-        last = max([one.since for one in self.levels], default=0)
-        levels = [one for one in self.levels if one.since == last]
-        exact = [one for one in levels if one.is_exact]
-        chosen = exact if exact and last else levels  # without an owner before, the highest one
+        last = max([level.since for level in self.levels], default=0)
+        levels = [level for level in self.levels if level.since == last]
+        exact = [level for level in levels if level.is_exact]
+        chosen = exact if exact and last else levels  # without an earlier owner, the highest level counts
         slack = 0.0 if exact else 1.0
         if levels:
-            self.requests.add(max(one.requests for one in chosen) + slack * _slack(self.requests), now_s)
-            self.tokens.add(max(one.tokens for one in chosen) + slack * _slack(self.tokens), now_s)
+            self.requests.add(max(level.requests for level in chosen) + slack * _slack(self.requests), now_s)
+            self.tokens.add(max(level.tokens for level in chosen) + slack * _slack(self.tokens), now_s)
         self.levels.clear()
         self.since = since
 
@@ -165,8 +165,10 @@ class Ledger:
             return False
         requests, tokens = taken[0] - _slack(self.requests), taken[1] - _slack(self.tokens)
         for member in members:
-            noted = self._acknowledged.get(member)
-            if (noted is None or noted[0] < requests or noted[1] < tokens) and member not in self._unresponsive:
+            acknowledged = self._acknowledged.get(member)
+            if (
+                acknowledged is None or acknowledged[0] < requests or acknowledged[1] < tokens
+            ) and member not in self._unresponsive:
                 return False
         return True
 
@@ -191,9 +193,9 @@ class Ledger:
     def commit(self, member: int, number: int, requests: float, tokens: float, now_s: float) -> None:
         """Let the reserved amounts of a request drain from now on."""
         self.requests.commit(requests, now_s)
-        free_s = self.tokens.commit(tokens, now_s)
+        drained_s = self.tokens.commit(tokens, now_s)
         if tokens > 0.0:
-            self._free_s[member, number] = free_s
+            self._drained_s[member, number] = drained_s
 
     def hold(
         self, member: int, number: int, decision: Decision | None, requests: float, tokens: float, now_s: float
@@ -202,9 +204,9 @@ class Ledger:
         former = self.held.pop((member, number), None)
         if former is not None:
             self._commit_held(former, now_s)
-        self.held[member, number] = Held(member, number, decision, requests, tokens, *self.taken(), now_s)
+        self.held[member, number] = HeldReply(member, number, decision, requests, tokens, *self.taken(), now_s)
 
-    def next_acknowledged(self, members: frozenset[int], now_s: float) -> Held | None:
+    def next_acknowledged(self, members: frozenset[int], now_s: float) -> HeldReply | None:
         """Remove and return the next reply that can be sent; None if there is none."""
         first = self._first_held()
         if first is None or not self.is_acknowledged(members, (first.requests_taken, first.tokens_taken)):
@@ -213,36 +215,38 @@ class Ledger:
         self._commit_held(first, now_s)
         return first
 
-    def _first_held(self) -> Held | None:
+    def _first_held(self) -> HeldReply | None:
         return next(iter(self.held.values())) if self.held else None
 
-    def _commit_held(self, one: Held, now_s: float) -> None:
-        if one.requests > 0.0 or one.tokens > 0.0:
-            self.commit(one.member, one.number, one.requests, one.tokens, now_s)
+    def _commit_held(self, held: HeldReply, now_s: float) -> None:
+        if held.requests > 0.0 or held.tokens > 0.0:
+            self.commit(held.member, held.number, held.requests, held.tokens, now_s)
 
     def find_unresponsive(self, members: frozenset[int], now_s: float) -> None:
         """Ignore members that have not acknowledged the oldest held reply in time."""
         first = self._first_held()
         if first is not None and now_s - first.since_s >= ACK_MAX_S:
             taken = (first.requests_taken, first.tokens_taken)
-            self._unresponsive.update([one for one in members if not self.is_acknowledged(frozenset([one]), taken)])
+            self._unresponsive.update(
+                [member for member in members if not self.is_acknowledged(frozenset([member]), taken)]
+            )
 
     # --- members ---
 
     def forget_requests(self, member: int, now_s: float) -> None:
         """Drop the undecided requests and the held replies of a member, which sends its requests again."""
-        for asked in [asked for asked in self.waiting if asked[0] == member]:
-            del self.waiting[asked]
+        for key in [key for key in self.waiting if key[0] == member]:
+            del self.waiting[key]
         for key in [key for key in self.held if key[0] == member]:
             self._commit_held(self.held.pop(key), now_s)
 
-    def set_open(self, member: int, found: dict[int, int]) -> None:
-        """Replace the admitted requests of a member."""
+    def set_open(self, member: int, requests: dict[int, int]) -> None:
+        """Replace the admitted requests of a member. `requests`: by number, with their tokens."""
         for number in self.open.pop(member, {}):
-            if number not in found:
-                self._free_s.pop((member, number), None)
-        if found:
-            self.open[member] = found
+            if number not in requests:
+                self._drained_s.pop((member, number), None)
+        if requests:
+            self.open[member] = requests
 
     def ended(self, member: int, now_s: float) -> None:
         """Forget a member that has ended."""
@@ -253,4 +257,5 @@ class Ledger:
 
 
 def _slack(bucket: Bucket) -> float:
+    """Return the amount that may be taken without an acknowledgement."""
     return float(bucket.limit // SLACK_PARTS)

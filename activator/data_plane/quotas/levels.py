@@ -1,4 +1,4 @@
-"""The levels that a data plane has received from the owners of quotas, for the time when another one takes over."""
+"""The levels that a data plane has received from the owners of quotas, for the case that another one takes over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Levels:
         self._seen: set[str] = set()  # keys of all quotas since the start
 
     def lost(self) -> None:
-        """Note that an owner has ended; quotas without a level may be used up."""
+        """Note that an owner has ended; a quota without a level here may be used up."""
         self._has_lost = True
 
     def clear(self) -> None:
@@ -31,7 +31,7 @@ class Levels:
         self.known.clear()
 
     def begin(self, key: str, used: tuple[float, float] | None, is_reload: bool) -> None:
-        """Note a new quota. `used`: its usage before the program started; one that a reload adds is unused."""
+        """Note a new quota. `used`: its usage before the program started; a quota that a reload adds is unused."""
         if not is_reload and used is not None:
             self.remember(key, Level(0, *used, True))
         elif is_reload and key not in self.known and key not in self._seen:
@@ -40,17 +40,17 @@ class Levels:
             self._seen.add(key)
 
     def remember(self, key: str, level: Level) -> bool:
-        """Remember a level, unless that of a later owner is known; return True if it is remembered."""
+        """Remember a level and return True; return False if the level of a later owner is known."""
         known = self.known.get(key)
         if known is not None and level.since < known[0].since:
             return False
         if known is None and len(self.known) >= LEVELS_MAX:
-            del self.known[min(self.known, key=lambda one: self.known[one][1])]  # the oldest
+            del self.known[min(self.known, key=lambda name: self.known[name][1])]  # the oldest
         self.known[key] = (level, self._now())
         return True
 
     def level_of(self, key: str, spec: QuotaSpec) -> Level | None:
-        """Return the level of a quota as of now; a full one if an owner may have granted more than is known here."""
+        """Return the level of a quota as of now; a full one if it is unknown here how much was granted."""
         known = self.known.get(key)
         if known is not None:
             return _drained(known, spec, self._now())
@@ -59,10 +59,10 @@ class Levels:
 
 def _drained(known: tuple[Level, float], spec: QuotaSpec, now_s: float) -> Level:
     """Return a received level as of now."""
-    level, at_s = known
+    level, received_s = known
     requests, tokens = level.requests, level.tokens
     if spec.requests:
-        requests = max(requests - (now_s - at_s) * spec.requests / spec.requests_period_s, 0.0)
+        requests = max(requests - (now_s - received_s) * spec.requests / spec.requests_period_s, 0.0)
     if spec.tokens:
-        tokens = max(tokens - (now_s - at_s) * spec.tokens / spec.tokens_period_s, 0.0)
+        tokens = max(tokens - (now_s - received_s) * spec.tokens / spec.tokens_period_s, 0.0)
     return Level(level.since, requests, tokens, level.is_exact)

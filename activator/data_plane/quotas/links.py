@@ -1,4 +1,4 @@
-"""The place of a data plane among those that share quotas."""
+"""The links of a data plane to the others that share quotas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, final
 from activator.data_plane.quotas.messages import QuotaMessage
 
 ALONE: Final = 1  # the number of a single data plane
-_NOBODY: Final[frozenset[int]] = frozenset()
+_NO_MEMBERS: Final[frozenset[int]] = frozenset()
 
 
 @final
@@ -18,7 +18,7 @@ class Links:
     def __init__(self) -> None:
         self.number: int = ALONE
         self.epoch: int = 0  # the epoch of the view
-        self.others: frozenset[int] = _NOBODY  # members of the view
+        self.others: frozenset[int] = _NO_MEMBERS  # the other members of the view
         self.send: Callable[[int, QuotaMessage], None] = _send_nothing  # to a member, over its link
 
 

@@ -12,15 +12,15 @@ from activator.data_plane.users import Admission
 
 
 @final
-class Asked(Admission):
-    """A request that asked for admission. `decision`: None until it is made; then `decided` is called, if it is set."""
+class AdmissionRequest(Admission):
+    """One request that needs admission. `decision`: None until it is made; then `decided` is called, if it is set."""
 
     def __init__(self, quota: Quota, number: int, tokens: int, asked_s: float) -> None:
         super().__init__()
         self.quota = quota
         self.number = number
-        self.tokens = tokens  # reserved for it
-        self.prompt_tokens: int = 0  # the part of them for its prompt
+        self.tokens = tokens  # reserved for the request
+        self.prompt_tokens: int = 0  # the part of `tokens` for its prompt
         self.asked_s = asked_s
         self.decision: Decision | None = None
         self.decided: Callable[[], None] | None = None
@@ -43,13 +43,13 @@ class Quota:
         self.is_dropped: bool = False  # a reload has removed the limits, and requests are still open
         self.ledger: Ledger | None = None  # set at the owner
         self.owner: int = 0
-        self.asking: dict[int, Asked] = {}  # undecided
+        self.asking: dict[int, AdmissionRequest] = {}  # undecided requests, by number
         self.open: dict[int, int] = {}  # admitted requests that have not ended, with their reserved tokens
-        self.settling: dict[int, int] = {}  # ended requests that took more tokens, until the owner has counted them
+        self.settling: dict[int, int] = {}  # excess tokens of ended requests that the owner has not counted yet
         self.rejected: dict[str, int] = {}  # requests, by the limit
         self.exhausted_until_s: float = 0.0  # until then the owner rejects any request
 
-    def decide(self, asked: Asked, decision: Decision) -> None:
+    def decide(self, asked: AdmissionRequest, decision: Decision) -> None:
         """Count and set the decision on a request."""
         if decision.limit != ADMITTED:
             self.rejected[decision.limit] = self.rejected.get(decision.limit, 0) + 1
@@ -57,5 +57,5 @@ class Quota:
 
 
 def key_of(name: str) -> str:
-    """Return the key of the quota of this user, among the names of revisions."""
+    """Return the key of the quota of this user, which is not the name of any revision."""
     return f"user {name}"

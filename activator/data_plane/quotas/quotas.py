@@ -35,7 +35,7 @@ from activator.data_plane.quotas.messages import (
     QuotaRequest,
     QuotaState,
 )
-from activator.data_plane.quotas.quota import Asked, Quota, key_of
+from activator.data_plane.quotas.quota import AdmissionRequest, Quota, key_of
 from activator.data_plane.quotas.replies import Replies
 from activator.runtime.clock import Now
 
@@ -68,11 +68,11 @@ class Quotas:
         self._view: View | None = None  # None: there is one data plane
         self._members: dict[int, _Member] = {}
         self._levels = Levels(now)
-        self._numbers: int = 0
-        self._queries: int = 0
+        self._numbers: int = 0  # number of the last request
+        self._queries: int = 0  # number of the last query
         self._may_grant: bool = True
-        self._has_view: bool = False
-        self._has_users: bool = False
+        self._has_view: bool = False  # a view has been adopted
+        self._has_users: bool = False  # `set_users` has been called
 
     # --- users ---
 
@@ -91,7 +91,7 @@ class Quotas:
             if quota is None:
                 quota = self.quotas[key] = Quota(user.name, user.quota)
                 self._levels.begin(key, user.used, self._has_users)
-                self._settle_owner(quota)
+                self._apply_owner(quota)
                 is_new = is_new or quota.ledger is not None
             elif quota.spec != user.quota:
                 quota.spec = user.quota
@@ -100,7 +100,7 @@ class Quotas:
         self._has_users = True
         if is_new:
             self._query_all()
-        self._begin_some()
+        self._begin_where_replied()
 
     def find(self, name: str) -> Quota | None:
         """Return the quota of the user with this name; None without limits."""
@@ -110,27 +110,27 @@ class Quotas:
     def use(self) -> dict[str, tuple[float, float]]:
         """Return the usage of the quotas that this member owns, in requests and tokens, by the name of the user."""
         now_s = self._now()
-        found: dict[str, tuple[float, float]] = {}
+        usage: dict[str, tuple[float, float]] = {}
         for quota in self.quotas.values():
             ledger = quota.ledger
             if ledger is not None and ledger.since:
                 level = ledger.level(now_s)
-                found[quota.name] = (level.requests, level.tokens)
-        return found
+                usage[quota.name] = (level.requests, level.tokens)
+        return usage
 
     def rejections(self) -> dict[str, tuple[int, ...]]:
         """Return the numbers of rejected requests for each of LIMITS, by the name of the user."""
-        return {quota.name: tuple([quota.rejected.get(one, 0) for one in LIMITS]) for quota in self.quotas.values()}
+        return {quota.name: tuple([quota.rejected.get(limit, 0) for limit in LIMITS]) for quota in self.quotas.values()}
 
     # --- requests ---
 
-    def ask(self, quota: Quota, tokens: int) -> Asked:
+    def ask(self, quota: Quota, tokens: int) -> AdmissionRequest:
         """Ask for the admission of a request, for which `tokens` are reserved; it may be decided at once."""
         self._numbers += 1
         now_s = self._now()
         if quota.spec.tokens:
             tokens = min(tokens, quota.spec.tokens)  # otherwise it could never be admitted
-        asked = Asked(quota, self._numbers, tokens if quota.spec.tokens else 0, now_s)
+        asked = AdmissionRequest(quota, self._numbers, tokens if quota.spec.tokens else 0, now_s)
         if len(quota.asking) >= ASKS_MAX:
             quota.decide(asked, UNDECIDED)
             return asked
@@ -141,7 +141,7 @@ class Quotas:
             self._send_request(quota, asked)
         return asked
 
-    def end(self, asked: Asked, tokens: int) -> None:
+    def end(self, asked: AdmissionRequest, tokens: int) -> None:
         """Handle the end of a request, whatever the decision was. `tokens`: those that it has used."""
         quota, number = asked.quota, asked.number
         was_open = quota.open.pop(number, None) is not None
@@ -185,7 +185,7 @@ class Quotas:
         """Allow or forbid decisions of this owner."""
         self._may_grant = allowed
         for quota in self.quotas.values():
-            self._decide_some(quota)
+            self._decide_waiting(quota)
 
     def adopt(self, view: View) -> None:
         """Apply a view, unless it is older than the present one."""
@@ -193,7 +193,8 @@ class Quotas:
             return
         before, self._view = self._links.others, view
         self._links.epoch = view.epoch
-        self._links.others = frozenset([one.number for one in view.members if one.number != self._links.number])
+        numbers = [member.number for member in view.members]
+        self._links.others = frozenset(numbers) - {self._links.number}
         for number in self._links.others:
             self._members.setdefault(number, _Member())
         for number in {*before, *self._members}:
@@ -204,13 +205,13 @@ class Quotas:
             self._levels.clear()
         self._has_view = True
         for quota in self.quotas.values():
-            self._settle_owner(quota)
+            self._apply_owner(quota)
         self._query_all()
         for number, member in self._members.items():
             early, member.early = member.early, None
             if early is not None:
                 self._queried(number, member, early)
-        self._begin_some()
+        self._begin_where_replied()
         for quota in self.quotas.values():
             if quota.ledger is not None:
                 self._replies.send_acknowledged(quota, quota.ledger)
@@ -303,7 +304,7 @@ class Quotas:
         amounts = ledger.amounts(tokens)  # reserved only if it is admitted
         self._replies.send_when_acknowledged(quota, ledger, member, number, decision, amounts[0], amounts[1])
 
-    def _decide_some(self, quota: Quota) -> None:
+    def _decide_waiting(self, quota: Quota) -> None:
         """Decide on the requests that wait, in their order."""
         ledger = quota.ledger
         while ledger is not None and ledger.waiting and not self._must_wait(ledger):
@@ -322,11 +323,11 @@ class Quotas:
     def _state_received(self, sender: int, member: _Member, message: QuotaState) -> None:
         """Replace the record of a member by its state."""
         member.replied = message.call
-        states = {one.key: one for one in message.quotas}
+        states = {state.key: state for state in message.quotas}
         now_s = self._now()
-        for one in message.quotas:
-            if one.key not in self.quotas and one.level is not None:
-                self._levels.remember(one.key, one.level)
+        for key, reported in states.items():
+            if key not in self.quotas and reported.level is not None:
+                self._levels.remember(key, reported.level)
         for quota in self.quotas.values():
             ledger = quota.ledger
             if ledger is None:
@@ -343,15 +344,15 @@ class Quotas:
             if recorded is not None:
                 # This owner has admitted them, and the reply is held or was lost. The member sends them again after
                 # its state; if they were not open, they would be decided and counted a second time.
-                open_requests.update({one: recorded[one] for one in state.asked if one in recorded})
+                open_requests.update({request: recorded[request] for request in state.asked if request in recorded})
             for request, change in state.settled:
                 if recorded is None or request in recorded:
                     ledger.settle(sender, request, change, now_s)
                 self._replies.send_when_acknowledged(quota, ledger, sender, request, None)
             ledger.set_open(sender, open_requests)
-        self._begin_some()
+        self._begin_where_replied()
 
-    def _begin_some(self) -> None:
+    def _begin_where_replied(self) -> None:
         """Begin to grant quotas for which all members have sent their state."""
         view = self._view
         others: set[int] | None = set()
@@ -359,7 +360,7 @@ class Quotas:
             others = view.to_register(self._links.number, self._members)
         if others is None:
             return
-        replied = min([self._members[one].replied if one in self._members else 0 for one in others], default=-1)
+        replied = min([self._members[other].replied if other in self._members else 0 for other in others], default=-1)
         now_s = self._now()
         for quota in self.quotas.values():
             ledger = quota.ledger
@@ -374,7 +375,7 @@ class Quotas:
             ledger.begin(max(self._links.epoch, 1), now_s)
             self._replies.report_level(quota, ledger, self._links.others)
             self._replies.send_acknowledged(quota, ledger)
-            self._decide_some(quota)
+            self._decide_waiting(quota)
 
     # --- as another member ---
 
@@ -385,10 +386,10 @@ class Quotas:
             member.early = message
             return
         if message.epoch < epoch:
-            return  # it queries again in this view
+            return  # the sender queries again in this view
         member.queried = epoch
         quotas = [quota for quota in self.quotas.values() if quota.owner == sender]
-        states = [self._own(quota) for quota in quotas]
+        states = [self._own_state(quota) for quota in quotas]
         view = self._view
         for key, known in self._levels.known.items():  # levels of users that this member does not have yet
             if key not in self.quotas and view is not None and view.owner_of(key) == sender:
@@ -398,7 +399,8 @@ class Quotas:
             for asked in quota.asking.values():
                 self._send_request(quota, asked)
 
-    def _own(self, quota: Quota) -> OwnQuota:
+    def _own_state(self, quota: Quota) -> OwnQuota:
+        """Return the state of a quota at this member, for its owner."""
         level = self._levels.level_of(quota.key, quota.spec)
         return OwnQuota(quota.key, level, tuple(quota.open.items()), tuple(quota.asking), tuple(quota.settling.items()))
 
@@ -422,7 +424,7 @@ class Quotas:
             quota.exhausted_until_s = self._now() + decision.wait_s
         quota.decide(asked, decision)
 
-    def _send_request(self, quota: Quota, asked: Asked) -> None:
+    def _send_request(self, quota: Quota, asked: AdmissionRequest) -> None:
         if self._is_queried_by(quota.owner):
             self._links.send(quota.owner, QuotaRequest(self._links.epoch, quota.key, asked.number, asked.tokens))
 
@@ -432,6 +434,7 @@ class Quotas:
         return [quota.ledger for quota in self.quotas.values() if quota.ledger is not None]
 
     def _is_queried_by(self, owner: int) -> bool:
+        """Return True if the owner has queried this member in the present view, so that requests may be sent to it."""
         member = self._members.get(owner)
         return member is not None and member.queried == self._links.epoch and member.queried != 0
 
@@ -442,6 +445,7 @@ class Quotas:
             self._query(number)
 
     def _query(self, number: int) -> None:
+        """Query the state of a member, and report the levels of the quotas that this member grants."""
         if not self._members[number].is_linked or not self._ledgers():
             return
         self._links.send(number, QuotaQuery(self._links.epoch, self._queries))
@@ -449,20 +453,17 @@ class Quotas:
             if quota.ledger is not None and quota.ledger.since:
                 self._replies.report_level(quota, quota.ledger, frozenset([number]))
 
-    def _settle_owner(self, quota: Quota) -> None:
+    def _apply_owner(self, quota: Quota) -> None:
         """Apply the owner of the present view to a quota."""
         view = self._view
         quota.owner = self._links.number if view is None else view.owner_of(quota.key)
         ledger = quota.ledger
-        if (
-            quota.owner == self._links.number
-            and ledger is not None
-            and (view is None or view.follows or not ledger.since)
-        ):
+        is_continued = view is None or view.follows
+        if quota.owner == self._links.number and ledger is not None and (is_continued or not ledger.since):
             return
         if ledger is not None:
             if ledger.since:
-                self._levels.remember(quota.key, ledger.level(self._now(), view is None or view.follows))
+                self._levels.remember(quota.key, ledger.level(self._now(), is_continued))
             quota.ledger = None
         if quota.owner == self._links.number:
             ledger = quota.ledger = Ledger(quota.spec, self._queries + 1)

@@ -29,9 +29,9 @@ class Replies:
         requests: float = 0.0,
         tokens: float = 0.0,
     ) -> None:
-        """Reply to a member when the others have acknowledged the taken amounts; None: its release was counted.
+        """Reply to a member when the others have acknowledged the taken amounts.
 
-        `requests`, `tokens`: the amounts that the request has reserved for this reply.
+        `decision`: None acknowledges a release. `requests`, `tokens`: the amounts reserved for the request.
         """
         if decision is not None and decision.limit != ADMITTED:
             self._reply(quota, member, number, decision)
@@ -48,14 +48,15 @@ class Replies:
     def send_acknowledged(self, quota: Quota, ledger: Ledger) -> None:
         """Send the held replies whose amounts have been acknowledged."""
         now_s = self._now()
-        one = ledger.next_acknowledged(self._links.others, now_s)
-        while one is not None:
-            self._reply(quota, one.member, one.number, one.decision)
-            one = ledger.next_acknowledged(self._links.others, now_s)
+        held = ledger.next_acknowledged(self._links.others, now_s)
+        while held is not None:
+            self._reply(quota, held.member, held.number, held.decision)
+            held = ledger.next_acknowledged(self._links.others, now_s)
         if self._links.others and ledger.must_report(len(ledger.held) > 0):
             self.report_level(quota, ledger, self._links.others)
 
     def _reply(self, quota: Quota, member: int, number: int, decision: Decision | None) -> None:
+        """Send a reply, or set the decision on a request of this member."""
         if member == self._links.number:
             asked = quota.asking.pop(number, None)
             if asked is not None and decision is not None:

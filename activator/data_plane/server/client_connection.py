@@ -64,13 +64,13 @@ class ClientConnection(RegisteredConnection):
         self._registry = registry
         self._deadlines = Deadlines(self)
         self._phase: i64 = OPEN  # closing.py
-        self._quiet_since_s: float = 0.0  # end of the last response, or of the last discarded data
+        self._quiet_since_s: float = 0.0  # when the last response, or the last discarded data, ended
         # While the socket exists:
         self._origin: Origin | None = None
         self.endpoints: Endpoints | None = None  # from a PROXY protocol header, or from the kernel
         self.redirect: FilterChain | None = None  # set if the listener redirects every request
         self.key_exemption: KeyExemption | None = None  # set if the listener requires no key
-        self._entry: bytes = b""  # the dedicated port that it connected to; empty: a shared port
+        self._entry: bytes = b""  # the dedicated port that the client connected to; empty: a shared port
         # From the last response on:
         self._closing: Closing | None = None
 
@@ -181,23 +181,24 @@ class ClientConnection(RegisteredConnection):
 
     def client_endpoints(self, head: RequestHead) -> Endpoints:
         """Return the addresses of a request for pods that receive them with each connection."""
-        known = self._known_endpoints()
+        endpoints = self._known_endpoints()
         client_ip = self._origin_of_client().client_ip(head)
-        if client_ip == known.client_ip:
-            return known
-        return Endpoints(client_ip, 0, known.local_ip, known.local_port)  # a proxy reports no port
+        if client_ip == endpoints.client_ip:
+            return endpoints
+        return Endpoints(client_ip, 0, endpoints.local_ip, endpoints.local_port)  # a proxy reports no port
 
     def _known_endpoints(self) -> Endpoints:
+        """Return the addresses in the PROXY protocol header or, without one, those of the socket."""
         if self.endpoints is None:
-            names = []
-            for which in ("peername", "sockname"):
-                found = None if self._transport is None else self._transport.get_extra_info(which)
-                names.append((unmapped(str(found[0])), int(found[1])) if isinstance(found, tuple) else ("", 0))
-            self.endpoints = Endpoints(names[0][0], names[0][1], names[1][0], names[1][1])
+            addresses = []
+            for end in ("peername", "sockname"):
+                name = None if self._transport is None else self._transport.get_extra_info(end)
+                addresses.append((unmapped(str(name[0])), int(name[1])) if isinstance(name, tuple) else ("", 0))
+            self.endpoints = Endpoints(addresses[0][0], addresses[0][1], addresses[1][0], addresses[1][1])
         return self.endpoints
 
     def _origin_of_client(self) -> Origin:
-        """Return the origin of the client; the kernel is asked once."""
+        """Return the origin of the client; its addresses are read from the kernel once."""
         origin = self._origin
         if origin is None:
             peer_ip = ""
@@ -220,7 +221,7 @@ class ClientConnection(RegisteredConnection):
     # --- deadlines ---
 
     def deadline_passed(self, now_s: float) -> None:
-        """Handle the timer: a deadline has passed, or may have passed."""
+        """Handle the timer: a deadline may have passed."""
         if self._phase > LINGERING:
             self._closing_takes_long(now_s)
         elif self._phase == LINGERING:
@@ -233,6 +234,7 @@ class ClientConnection(RegisteredConnection):
         self._quiet_since_s += pause_s
 
     def _check_deadlines(self, now_s: float) -> None:
+        """Handle a deadline of an open connection that has passed, and set the timer to the next one."""
         deadlines = self._deadlines
         if deadlines.body_s <= now_s:
             self._body_due(now_s)
@@ -256,7 +258,7 @@ class ClientConnection(RegisteredConnection):
         idle_from_s = now_s if earliest_s != NEVER or self._is_busy() else self._quiet_since_s
         registry.wheel.arm(self._deadlines, min(earliest_s, idle_from_s + registry.idle_s))
 
-    def _arm_write(self, due_s: float) -> None:
+    def _arm_closing(self, due_s: float) -> None:
         """Set the timer of a closing connection; by `due_s` the client must have taken some of the unsent bytes."""
         self._registry.wheel.arm(self._deadlines, due_s)
 
@@ -328,18 +330,20 @@ class ClientConnection(RegisteredConnection):
             self._judge_lingering(self._quiet_since_s)
 
     def _close(self, is_whole: bool) -> None:
+        """Close now; written data is still sent."""
         # Over TLS the client's close_notify must be read; otherwise our own end takes until its timeout.
         self._reading.resume(SLOW_READER | UNPARSED)
         self._registry.note_paused(self, False)
         if self._enter(CLOSING) and self._writer is not None:
             self._writer.close()
             self._begin_closing(is_whole)
-            self._arm_write(self._registry.now() + FLUSH_S)
+            self._arm_closing(self._registry.now() + FLUSH_S)
 
     def _begin_closing(self, is_whole: bool) -> Closing:
+        """Record the beginning of the end, once."""
         closing = self._closing
         registry = self._registry
-        if closing is None or self not in registry.lingering:  # otherwise its time continues
+        if closing is None or self not in registry.lingering:  # otherwise its time to close runs already
             now_s = registry.now()
             registry.note_lingering(self, now_s)
             if closing is None:
@@ -353,27 +357,28 @@ class ClientConnection(RegisteredConnection):
         assert closing is not None
         until_s = closing.lingers_until_s(self._quiet_since_s, self._registry.is_scarce_for(self))
         if now_s < until_s:
-            self._arm_write(until_s)
+            self._arm_closing(until_s)
         else:
             self._closing_takes_long(now_s)
 
     def _closing_takes_long(self, now_s: float) -> None:
+        """Abort a closing connection, unless its client has taken some of the unsent bytes since the last check."""
         transport = self._transport
         if transport is None:
             return
         closing = self._closing
         unsent = transport.get_write_buffer_size()
         if closing is not None and closing.is_taken(unsent, taken_bytes(transport), now_s):
-            self._arm_write(now_s + closing.recheck_s())
+            self._arm_closing(now_s + closing.recheck_s())
         elif unsent == 0 and self._phase == LINGERING and not transport.can_write_eof():
-            self._close(True)  # TLS has its own way to end
+            self._close(True)  # TLS ends by close_notify
         else:
             if self._phase < ABORTED:
                 self._enter(ABORTED)
             transport.abort()
 
     def _drain_closing(self) -> None:
-        """Reduce the time of a connection that is already closing when the program drains."""
+        """Shorten the remaining time of a connection that is already closing when the program drains."""
         now_s = self._registry.now()
         closing = self._closing
         if self._phase == CLOSING:  # over TLS the client has to end its side, too, and may not do so
@@ -381,7 +386,7 @@ class ClientConnection(RegisteredConnection):
                 self.try_evict()
         elif self._phase == LINGERING and (
             closing is not None and not closing.has_been_checked()
-        ):  # otherwise it has been given time to take the response
+        ):  # otherwise the client has been given time to take the response
             self._judge_lingering(now_s)
 
     def _client_ended(self) -> None:
@@ -394,7 +399,7 @@ class ClientConnection(RegisteredConnection):
             self._enter(CLOSING)
         if self._writer is not None:
             self._writer.flush()  # a response may have ended in this turn
-        self._arm_write(now_s + FLUSH_S)
+        self._arm_closing(now_s + FLUSH_S)
 
 
 class Deadlines(Deadline):
@@ -411,6 +416,7 @@ class Deadlines(Deadline):
         self.half_close_s: float = NEVER  # a half-closed client is checked
 
     def earliest_s(self) -> float:
+        """Return the earliest deadline; NEVER if there is none."""
         # Compared one by one: compiled, `min` takes 1,700 instructions for each new connection.
         earliest_s = self.head_s
         if self.body_s < earliest_s:

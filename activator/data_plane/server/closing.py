@@ -66,18 +66,18 @@ def illegal(phase: int, to: int) -> IllegalTransitionError:
 
 @final
 class Closing:
-    """The way of one connection from its last response to its end.
+    """The state of one connection that closes, from its last response to its end.
 
-    `is_whole` is False if the last response was cut short; it gets less time.
+    `is_whole` is False if the last response was cut short; the connection then gets less time.
     """
 
     def __init__(self, since_s: float, is_whole: bool) -> None:
         self.since_s: float = since_s
         self.is_whole: bool = is_whole
-        self._taken: int = _NEVER_CHECKED  # by the client, at the last check
+        self._checked_taken: int = _NEVER_CHECKED  # value of `taken` at the last check
 
     def lingers_until_s(self, quiet_since_s: float, is_scarce: bool) -> float:
-        """Return until when to read from a client that is silent since `quiet_since_s`.
+        """Return the time until which to read from a client that has been silent since `quiet_since_s`.
 
         `is_scarce`: connections are at their limit, or the program drains.
         """
@@ -87,15 +87,15 @@ class Closing:
 
     def has_been_checked(self) -> bool:
         """Return True if the client has been given time to take the remaining data."""
-        return self._taken != _NEVER_CHECKED
+        return self._checked_taken != _NEVER_CHECKED
 
     def is_taken(self, unsent: int, taken: int, now_s: float) -> bool:
         """Return True if the client has taken some of the `unsent` bytes since the last check.
 
         `taken`: a counter that grows with the bytes that the client takes.
         """
-        if unsent > 0 and taken > self._taken and (self.is_whole or now_s - self.since_s < FLUSH_S):
-            self._taken = taken
+        if unsent > 0 and taken > self._checked_taken and (self.is_whole or now_s - self.since_s < FLUSH_S):
+            self._checked_taken = taken
             return True
         return False
 

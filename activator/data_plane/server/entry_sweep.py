@@ -21,7 +21,7 @@ class EntrySweep(Periodic):
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(ENTRY_SWEEP_S)
         self._registry = registry
-        self._remaining: list[RegisteredConnection] = []  # remaining in this round
+        self._remaining: list[RegisteredConnection] = []  # not swept yet in this round
 
     def arm(self) -> None:
         self._registry.wheel.arm(self, self._registry.now() + ENTRY_SWEEP_S)
@@ -29,15 +29,18 @@ class EntrySweep(Periodic):
     def expired(self, now_s: float) -> None:
         registry = self._registry
         if registry.leaving:
-            self._remaining = [one for one, entry in registry.entered.items() if entry in registry.leaving]
+            self._remaining = [
+                connection for connection, entry in registry.entered.items() if entry in registry.leaving
+            ]
         self._sweep_some()
 
     def _sweep_some(self) -> None:
+        """Drain up to ENTRIES_SWEPT_MAX connections in this turn."""
         remaining = self._remaining
-        now = remaining[-ENTRIES_SWEPT_MAX:]
+        batch = remaining[-ENTRIES_SWEPT_MAX:]
         del remaining[-ENTRIES_SWEPT_MAX:]
         try:
-            for connection in now:
+            for connection in batch:
                 if connection in self._registry.entered:
                     connection.drain()
         finally:  # an exception does not end the sweep

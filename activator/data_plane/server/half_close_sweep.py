@@ -24,7 +24,7 @@ class HalfCloseSweep(Periodic):
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(HALF_CLOSE_SWEEP_S)
         self._registry = registry
-        self._remaining: list[RegisteredConnection] = []  # remaining in this round
+        self._remaining: list[RegisteredConnection] = []  # not swept yet in this round
         self._stopped = False
 
     def stop(self) -> None:
@@ -40,11 +40,12 @@ class HalfCloseSweep(Periodic):
         self._sweep_some()
 
     def _sweep_some(self) -> None:
+        """Check up to SWEPT_PER_TURN_MAX connections in this turn."""
         remaining = self._remaining
-        now = remaining[-SWEPT_PER_TURN_MAX:]
+        batch = remaining[-SWEPT_PER_TURN_MAX:]
         del remaining[-SWEPT_PER_TURN_MAX:]
         try:
-            for connection in now:
+            for connection in batch:
                 if connection not in self._registry.paused:
                     continue
                 state = connection.socket_state()

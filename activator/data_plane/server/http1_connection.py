@@ -57,7 +57,7 @@ class Http1Connection(StreamOwner):
         super().__init__(registry)
         self._parser = registry.parser_for(_Sink(self))
         self._is_first: bool = True  # no data has been parsed yet
-        self._first_bytes: bytes = b""  # may be the beginning of HTTP/2's preface
+        self._first_bytes: bytes = b""  # perhaps the beginning of the preface of HTTP/2
         self._writing_paused: bool = False  # the client has a backlog
         # The requests of the connection, each from its head to the end of its response:
         self._current: Http1Stream | None = None  # being answered
@@ -65,7 +65,7 @@ class Http1Connection(StreamOwner):
         self._parsing: Http1Stream | None = None  # its request has begun to arrive and has not ended
         self._tunnel: Http1Stream | None = None
         self._refusal: WireError | None = None  # answered after the current request
-        self._beginning: bool = False
+        self._beginning: bool = False  # `_begin_next` is running
         # The request that is arriving:
         self._body_read: int = 0  # bytes of its body since the last rate check
         # After its last request:
@@ -191,7 +191,7 @@ class Http1Connection(StreamOwner):
         if self._phase != OPEN:
             return
         if self._parser.in_message:
-            self._watch(count)
+            self._set_deadlines(count)
         else:
             self._deadlines.head_s = self._deadlines.body_s = NEVER
         if self._parser.needs_turn:
@@ -211,6 +211,7 @@ class Http1Connection(StreamOwner):
         self._advance(0)
 
     def _parse_failed(self, error: WireError) -> None:
+        """Fail the request that is arriving, or refuse the next one, because of malformed data."""
         stream = self._parsing
         self._parsing = None
         if stream is None:
@@ -221,7 +222,7 @@ class Http1Connection(StreamOwner):
             self._current = stream
         stream.exchange.request_failed(error.reason, error.detail)
 
-    def _watch(self, count: int) -> None:
+    def _set_deadlines(self, count: int) -> None:
         """Set the deadlines of a partial request, after `count` more bytes."""
         deadlines = self._deadlines
         if self._parser.in_head:
@@ -249,11 +250,11 @@ class Http1Connection(StreamOwner):
         a 100 (Continue) that was requested.
         """
         stream = self._parsing
-        took_s = BODY_RATE_GRACE_S + now_s - self._deadlines.body_s
+        elapsed_s = BODY_RATE_GRACE_S + now_s - self._deadlines.body_s
         self._deadlines.body_s = NEVER
         if stream is None:
             return
-        is_fast = self._body_read >= self._registry.body_rate * took_s
+        is_fast = self._body_read >= self._registry.body_rate * elapsed_s
         if is_fast or self._reading.is_paused() or stream.answered or stream.awaits_continue():
             self._measure_body(now_s)
         else:
@@ -323,7 +324,7 @@ class Http1Connection(StreamOwner):
         self._update_reading()
         if not self.half_closes():
             self._reading.keep_last_reads()
-        if self._eof_read:  # before the pod agreed: it was the end of the client's direction
+        if self._eof_read:  # before the 101: it was the end of the client's direction
             self._half_closed = False
             self._deadlines.half_close_s = NEVER
             stream.request_ended = True
@@ -344,11 +345,11 @@ class Http1Connection(StreamOwner):
     def drain(self) -> None:
         if self._phase != OPEN:
             self._drain_closing()
-        elif not self._parser.in_message and self._is_idle() and not self._is_fresh() and self._registry.closes_idle():
+        elif not self._parser.in_message and self._is_idle() and not self._is_new() and self._registry.closes_idle():
             self._close_in_order(False, False, True)
 
-    def _is_fresh(self) -> bool:
-        """Return True if it was accepted a moment ago, so that its first request may still arrive."""
+    def _is_new(self) -> bool:
+        """Return True if the connection was accepted a moment ago, so that its first request may still arrive."""
         return self._is_first and self._registry.now() - self._quiet_since_s < FIRST_REQUEST_GRACE_S
 
     def is_tunnel(self) -> bool:
@@ -391,6 +392,7 @@ class Http1Connection(StreamOwner):
         return self._phase == OPEN and self._can_half_close() and first is not None and first.request_ended
 
     def _half_close(self, now_s: float) -> None:
+        """Record that the client has closed its side, and probe it from now on."""
         if self._half_closed:
             return
         self._half_closed = True
@@ -419,6 +421,7 @@ class Http1Connection(StreamOwner):
         return self._current is not None
 
     def _answer_and_close(self, reason: Reason, detail: str) -> None:
+        """Refuse a connection, or data that is not a request, and close the connection."""
         body = refusal_text(reason, detail)
         headers: Headers = [(b"Activator-Reason", reason.value.encode())]
         if reason is Reason.OVERLOADED:
@@ -444,7 +447,7 @@ class Http1Connection(StreamOwner):
         self._parsing = None
         self._tunnel = None
         parser = self._parser
-        self._parser = _NO_PARSER  # another connection may get it
+        self._parser = _NO_PARSER  # another connection may get `parser`
         self._registry.take_back(parser)
 
     def is_draining(self) -> bool:
@@ -485,4 +488,4 @@ class _Sink(RequestSink):
             stream.exchange.request_end(trailers)
 
 
-_NO_PARSER: Final = RequestParser(RequestSink(), RequestLimits())  # a closed connection refers to it
+_NO_PARSER: Final = RequestParser(RequestSink(), RequestLimits())  # the parser of closed connections

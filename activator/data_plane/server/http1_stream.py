@@ -26,7 +26,7 @@ _CONTINUE: Final = ResponseHead(100, b"Continue", Fields(b""), UNKNOWN_LENGTH, F
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class StreamOwner(ClientConnection):
-    """The connection, as its streams see it."""
+    """The interface of an HTTP/1.1 connection for its streams."""
 
     def pause_request(self, pause: bool) -> None:
         """Pause or resume reading."""
@@ -49,6 +49,7 @@ class StreamOwner(ClientConnection):
         raise NotImplementedError
 
     def is_draining(self) -> bool:
+        """Return True if the connection must close after the current response."""
         raise NotImplementedError
 
 
@@ -60,7 +61,7 @@ class Http1Stream(ClientStream):
     def __init__(self, connection: StreamOwner, keep_alive: bool, http_1_0: bool, request_ended: bool) -> None:
         self._connection = connection
         self._http_1_0 = http_1_0
-        self.close: bool = not keep_alive
+        self.close: bool = not keep_alive  # the connection closes after the response
         self.request_ended = request_ended
         self._chunked: bool = False
         self.until_close: bool = False  # only the end of the connection ends the body
@@ -68,7 +69,7 @@ class Http1Stream(ClientStream):
         self.answered: bool = False  # the head of the final response is written
         self._continued: bool = False  # a 100 (Continue) is written
         self._zeros: int = 0  # digits of the next chunk's size that have been sent
-        self._out: list[bytes] = []
+        self._out: list[bytes] = []  # not written yet
 
     def send_interim(self, head: ResponseHead) -> None:
         if head.status == 100:
@@ -105,9 +106,9 @@ class Http1Stream(ClientStream):
 
     def send_head(self, head: ResponseHead) -> None:
         self.answered = True
-        unknown = head.has_body and head.content_length < 0
-        self._chunked = unknown and not self._http_1_0
-        self.until_close = unknown and self._http_1_0
+        has_unknown_length = head.has_body and head.content_length < 0
+        self._chunked = has_unknown_length and not self._http_1_0
+        self.until_close = has_unknown_length and self._http_1_0
         if not self.request_ended or self.until_close or self._connection.is_draining():
             self.close = True
         self._out.append(response_bytes(head, self._http_1_0, self.close))

@@ -51,11 +51,11 @@ class Http2ClientConnection(ClientConnection):
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(registry)
         self._codec = Http2Server(_Events(self), registry.limits, registry.streams_max)
-        self._begun: list[Http2ClientStream] = []  # received in this read
-        self._frames_seen: i64 = 0  # at the last check
+        self._begun: list[Http2ClientStream] = []  # streams whose requests were received in this read
+        self._frames_seen: i64 = 0  # the codec's `frames_total` at the last check
         self._frame_since_s: float = 0.0  # the check that first found a partial frame; 0.0: none
         self._announced_s: float = 0.0  # when the end was announced
-        self._last_named: bool = False
+        self._is_last_named: bool = False  # the end of the connection names its last stream
         self._ended: bool = False  # `client_gone` has been called for all streams
 
     # --- asyncio protocol ---
@@ -66,7 +66,7 @@ class Http2ClientConnection(ClientConnection):
         if not registry.admit(self):
             registry.proxy.count_refused(Reason.OVERLOADED)
             self._codec.fail(ENHANCE_YOUR_CALM, "the proxy is overloaded")
-            self._after(0.0)
+            self._after_parsing(0.0)
 
     def take_over(self, transport: Transport, data: bytes) -> None:
         """Continue an accepted connection whose first bytes, `data`, are those of HTTP/2."""
@@ -81,7 +81,7 @@ class Http2ClientConnection(ClientConnection):
                 self._quiet_since_s = now_s
             return
         self._codec.feed(data, now_s)
-        self._after(now_s)
+        self._after_parsing(now_s)
 
     def pause_writing(self) -> None:
         self._codec.hold(True)
@@ -105,17 +105,19 @@ class Http2ClientConnection(ClientConnection):
             self._announced_s = now_s
             codec.announce_end()
             self.write(frames.ping(_DRAIN_PING, False))
-        elif not self._last_named and now_s - self._announced_s >= DRAIN_PING_S:
-            self._name_last()
-        if self._last_named and not codec.streams:
+        elif not self._is_last_named and now_s - self._announced_s >= DRAIN_PING_S:
+            self._name_last_stream()
+        if self._is_last_named and not codec.streams:
             self._close_in_order(False, False, True)
 
     def is_tunnel(self) -> bool:
-        return any(isinstance(one.user, Http2ClientStream) and one.user.tunnel for one in self._codec.streams.values())
+        return any(
+            isinstance(stream.user, Http2ClientStream) and stream.user.tunnel for stream in self._codec.streams.values()
+        )
 
     def cut(self) -> None:
-        for one in list(self._codec.streams.values()):
-            user = one.user
+        for stream in list(self._codec.streams.values()):
+            user = stream.user
             if isinstance(user, Http2ClientStream) and user.tunnel and not user.exchange.over:
                 user.exchange.request_failed(Reason.DRAINING, "")
 
@@ -145,14 +147,14 @@ class Http2ClientConnection(ClientConnection):
     def _new_writer(self, transport: Transport) -> BufferedWriter:
         return GatheringWriter(self.batcher, transport, self._codec.flush)
 
-    def _after(self, now_s: float) -> None:
+    def _after_parsing(self, now_s: float) -> None:
         """Begin the parsed requests, and end the connection if the codec has found an error."""
         begun = self._begun
         if begun:
             self._begun = []
-            for one in begun:
-                if not one.exchange.over:
-                    one.exchange.begin()
+            for stream in begun:
+                if not stream.exchange.over:
+                    stream.exchange.begin()
             self._start_checks(now_s)
         codec = self._codec
         error = codec.error
@@ -173,7 +175,7 @@ class Http2ClientConnection(ClientConnection):
         self._reading.resume(UNPARSED)
         if self._phase == OPEN and self._codec.needs_turn:
             self._codec.resume()
-            self._after(self._registry.now())
+            self._after_parsing(self._registry.now())
 
     def _update_reading(self) -> None:
         if self._phase == LINGERING:
@@ -193,13 +195,14 @@ class Http2ClientConnection(ClientConnection):
     def _release(self) -> None:
         self._registry.http2_connections -= 1
         # A stream whose malformed head exhausted a budget has no user, and was never counted.
-        self._registry.streams -= sum(one.user is not None for one in self._codec.streams.values())
+        self._registry.streams -= sum(stream.user is not None for stream in self._codec.streams.values())
         super()._release()
         self._codec.retire()
 
-    def _name_last(self) -> None:
-        if not self._last_named:
-            self._last_named = True
+    def _name_last_stream(self) -> None:
+        """Announce the last stream that is processed (GOAWAY); the client opens no new ones."""
+        if not self._is_last_named:
+            self._is_last_named = True
             self._codec.end()
 
     def _stream_closed(self) -> None:
@@ -222,23 +225,24 @@ class Http2ClientConnection(ClientConnection):
         self._deadlines.body_s = now_s + min(CHECK_INTERVAL_S, self._registry.idle_s)
 
     def _body_due(self, now_s: float) -> None:
+        """Check all streams, and a frame that does not end; the bodies share one deadline."""
         self._deadlines.body_s = NEVER
         codec = self._codec
         if self._is_stalled(now_s):
             codec.fail(PROTOCOL_ERROR, "a frame did not end in time")
-            self._after(now_s)
+            self._after_parsing(now_s)
         elif codec.streams or self._frame_since_s > 0.0:
             for stream in list(codec.streams.values()):
                 user = stream.user
                 if isinstance(user, Http2ClientStream):
                     if now_s - user.checked_s >= CHECK_INTERVAL_S:
                         self._check_stream(user, now_s)
-                elif isinstance(user, _Refused) and now_s - user.since_s >= FLUSH_S:
+                elif isinstance(user, _Refused) and now_s - user.refused_s >= FLUSH_S:
                     codec.reset(stream, CANCEL)
             self._schedule_check(now_s)
 
     def _end_idle(self) -> None:
-        self._name_last()
+        self._name_last_stream()
         super()._end_idle()
 
     def loop_paused(self, pause_s: float) -> None:
@@ -258,37 +262,37 @@ class Http2ClientConnection(ClientConnection):
             return False
         return now_s - self._frame_since_s >= FRAME_TIMEOUT_S
 
-    def _check_stream(self, one: Http2ClientStream, now_s: float) -> None:
+    def _check_stream(self, user: Http2ClientStream, now_s: float) -> None:
         """Fail the request or reset the stream if its client sends too slowly or takes nothing of the response."""
-        stream = one.stream
-        if one.exchange.over:
+        stream = user.stream
+        if user.exchange.over:
             # The rest is being sent to the client, and only this stream holds it.
-            if stream.sent_bytes > one.checked_sent:
-                one.checked_sent = stream.sent_bytes
-                one.checked_s = now_s
-            elif now_s - one.checked_s >= FLUSH_S:
+            if stream.sent_bytes > user.checked_sent:
+                user.checked_sent = stream.sent_bytes
+                user.checked_s = now_s
+            elif now_s - user.checked_s >= FLUSH_S:
                 self._codec.reset(stream, CANCEL)
             return
         rate = self._registry.body_rate
-        received = float(stream.received_bytes - one.checked_received)
-        late = (
+        received = float(stream.received_bytes - user.checked_received)
+        is_late = (
             rate > 0
-            and received < rate * (now_s - one.checked_s)
-            and not (stream.remote_ended or one.waited or one.answered or one.awaits_continue())
+            and received < rate * (now_s - user.checked_s)
+            and not (stream.remote_ended or user.waited or user.answered or user.awaits_continue())
         )
-        one.waited = stream.paused
-        one.checked_received = stream.received_bytes
-        one.checked_sent = stream.sent_bytes
-        one.checked_s = now_s
-        if late:
-            one.exchange.request_failed(Reason.REQUEST_TIMEOUT, "")
+        user.waited = stream.paused
+        user.checked_received = stream.received_bytes
+        user.checked_sent = stream.sent_bytes
+        user.checked_s = now_s
+        if is_late:
+            user.exchange.request_failed(Reason.REQUEST_TIMEOUT, "")
 
 
 class _Refused:
     """The user of a stream whose request was refused at once with a response."""
 
-    def __init__(self, since_s: float) -> None:
-        self.since_s = since_s
+    def __init__(self, refused_s: float) -> None:
+        self.refused_s = refused_s
 
 
 class _Events(ServerEvents):
@@ -312,10 +316,10 @@ class _Events(ServerEvents):
         registry.http2_requests_total += 1
         connection._origin_of_client().stamp(head)
         head.entry = connection._entry
-        one = Http2ClientStream(connection, connection._codec, stream, registry.now())
-        one.exchange = connection.open_request(head, one)
-        stream.user = one
-        connection._begun.append(one)
+        user = Http2ClientStream(connection, connection._codec, stream, registry.now())
+        user.exchange = connection.open_request(head, user)
+        stream.user = user
+        connection._begun.append(user)
 
     def request_refused(self, stream: Stream, error: WireError) -> None:
         connection = self._connection
@@ -387,4 +391,4 @@ class _Events(ServerEvents):
 
     def ping_answered(self, payload: bytes) -> None:
         if payload == _DRAIN_PING and self._connection._announced_s > 0.0:
-            self._connection._name_last()
+            self._connection._name_last_stream()

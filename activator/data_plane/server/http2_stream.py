@@ -35,9 +35,9 @@ class Http2ClientStream(ClientStream):
         self._codec = codec
         self.stream = stream
         self.opened_s = opened_s
-        self.answered: bool = False
+        self.answered: bool = False  # the head of the final response is sent
         self.tunnel: bool = False
-        self._continued: bool = False
+        self._continued: bool = False  # a 100 (Continue) is sent
         self.waited: bool = False  # reading the body was paused since the last check
         # Values at the last check of the connection:
         self.checked_received: i64 = 0

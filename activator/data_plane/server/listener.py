@@ -28,14 +28,14 @@ from activator.runtime.tasks import pause
 from activator.runtime.transport import FLUSH_S, Transport
 from activator.runtime.unix_sockets import remove_file, set_access
 
-REFUSING_S: Final = 1.0  # for clients to take the refusals of queued requests, at the end of a drain
+REFUSING_S: Final = 1.0  # how long clients may take the refusals of queued requests, at the end of a drain
 ACCEPTED_TURNS: Final = 3  # turns of the loop from an accept to the connection (turn_accepting.py has a task between)
 
 log = logging.getLogger("activator")
 
 
 class ListeningSocket:
-    """A bound socket, the address that was requested for it, and its certificate if it serves TLS.
+    """A bound socket, the listener that is `wanted` for it by the configuration, and its certificate if it serves TLS.
 
     `is_shared`: other workers accept from the same queue.
     """
@@ -103,7 +103,7 @@ class _Accepting:
         """Return the protocol of a new connection; the factory of `loop.create_server`."""
         if self._proxies is not None:
             return ProxyHeaderReader(self._registry, self._proxies, self._header_received)
-        return self._plain(None) if self._certificate is None else self._handshake(None)
+        return self._http1_connection(None) if self._certificate is None else self._handshake(None)
 
     def _header_received(self, transport: Transport, endpoints: Endpoints | None, rest: bytes) -> None:
         """Continue after the PROXY protocol header with the client's addresses; `rest` is the data after the header."""
@@ -112,13 +112,14 @@ class _Accepting:
             transport.set_protocol(handshake)
             handshake.connection_made(transport)
             return
-        connection = self._plain(endpoints)
+        connection = self._http1_connection(endpoints)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         if rest:
             connection.data_received(rest)
 
-    def _plain(self, endpoints: Endpoints | None) -> Http1Connection:
+    def _http1_connection(self, endpoints: Endpoints | None) -> Http1Connection:
+        """Return the protocol of a plain connection."""
         connection = Http1Connection(self._registry)
         connection.endpoints = endpoints
         connection.redirect = self._redirect
@@ -126,20 +127,22 @@ class _Accepting:
         return connection
 
     def _handshake(self, endpoints: Endpoints | None, early: bytes = b"") -> Handshake:
+        """Return the protocol of a TLS handshake; `early`: the data that has arrived."""
         assert self._certificate is not None, "a listener without TLS"
         return Handshake(
             self._loop,
             self._certificate.context,
             None,
             FLUSH_S,  # data that the client has not taken yet is sent within this time, too
-            partial(self._secured, endpoints),
+            partial(self._handshake_ended, endpoints),
             self._registry.tls_begins,
             early,
         )
 
-    def _secured(
+    def _handshake_ended(
         self, endpoints: Endpoints | None, handshake: Handshake, transport: Transport | None, error: Exception | None
     ) -> None:
+        """Continue with the protocol that the client has negotiated."""
         self._registry.handshake_ended(handshake)
         if transport is not None:
             ssl_object = transport.get_extra_info("ssl_object")
@@ -217,24 +220,24 @@ class Server:
         self._servers[listener] = await create(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
 
     def _exempt(self, listener: ListeningSocket) -> KeyExemption | None:
-        """Return the exemption from keys of a new listener; one with the same address may have begun it."""
-        known = self._exemptions.get(listener.address)
+        """Return the exemption of a new listener from keys; an earlier one with the same address may have begun it."""
+        exemption = self._exemptions.get(listener.address)
         if isinstance(listener.wanted, str) or listener.wanted.keys:
             self.end_exemption(listener.address)
             return None
-        if known is None or not known.holds:
-            known = self._exemptions[listener.address] = KeyExemption()
-        return known
+        if exemption is None or not exemption.holds:
+            exemption = self._exemptions[listener.address] = KeyExemption()
+        return exemption
 
     def end_exemption(self, address: str) -> None:
         """Require keys at this address from now on, also of connections that were accepted there."""
-        known = self._exemptions.pop(address, None)
-        if known is not None:
-            known.holds = False
+        exemption = self._exemptions.pop(address, None)
+        if exemption is not None:
+            exemption.holds = False
 
-    def close(self, listener: ListeningSocket, is_left: bool = False) -> None:
-        """Stop accepting; accepted connections continue. `is_left`: no other listener has its address."""
-        if is_left:
+    def close(self, listener: ListeningSocket, is_unused: bool = False) -> None:
+        """Stop accepting; accepted connections continue. `is_unused`: no other listener has its address."""
+        if is_unused:
             remove_file(listener.address)
         server = self._servers.pop(listener, None)
         if server is not None:  # otherwise a drain has closed it
@@ -248,8 +251,12 @@ class Server:
 
     def certificate_expiries(self) -> dict[str, float]:
         """Return when the first certificate of each listener expires, in Unix seconds, by its address."""
-        certificates = [(one.address, one.certificate) for one in self._servers if one.certificate is not None]
-        return {address: one.expires_unix_s for address, one in certificates if one.expires_unix_s}
+        secure = [(listener.address, listener.certificate) for listener in self._servers]
+        return {
+            address: certificate.expires_unix_s
+            for address, certificate in secure
+            if certificate is not None and certificate.expires_unix_s
+        }
 
     def check_certificates(self) -> None:
         """Reload certificate files at once instead of at the next periodic check."""
@@ -281,6 +288,7 @@ class Server:
         return finished
 
     async def _wait_for_connections(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
+        """Drain repeatedly until no connection is left; return False if some were cut or are left."""
         registry = self._registry
         began_s = registry.now()
         finished = True

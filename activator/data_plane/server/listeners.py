@@ -32,9 +32,9 @@ class ListenerChange(NamedTuple):
 
     def discard(self) -> None:
         """Close the sockets that `plan` has opened, because the change is not applied."""
-        stays = {listener.address for listener in self.leaving}
+        kept_addresses = {listener.address for listener in self.leaving}
         for listener in self.opened:
-            if listener.address not in stays:
+            if listener.address not in kept_addresses:
                 remove_file(listener.address)
             listener.socket.close()
 
@@ -57,15 +57,16 @@ class Listeners:
 
     def listening(self) -> list[tuple[str, list[socket.socket]]]:
         """Return the configured address and the sockets of each listener."""
-        return [(address_of_listener(one.wanted), [one.socket]) for one in self._wanted]
+        return [(address_of_listener(listener.wanted), [listener.socket]) for listener in self._wanted]
 
     def plan(self, wanted: list[str | Listener]) -> ListenerChange:
         """Open new sockets; call `change` or `discard` before the loop turns. Raises StartError."""
-        staying = [one.wanted for one in self._wanted if one.wanted in wanted]
-        leaving = [one for one in self._wanted if one.wanted not in wanted]
+        staying = [listener.wanted for listener in self._wanted if listener.wanted in wanted]
+        leaving = [listener for listener in self._wanted if listener.wanted not in wanted]
         opened: list[ListeningSocket] = []
         try:
-            opened.extend(open_socket(one, [*leaving, *self._leaving]) for one in wanted if one not in staying)
+            new = [listener for listener in wanted if listener not in staying]
+            opened.extend(open_socket(listener, [*leaving, *self._leaving]) for listener in new)
         except StartError:
             ListenerChange(opened, [*leaving, *self._leaving]).discard()
             raise
@@ -73,7 +74,7 @@ class Listeners:
 
     def change(self, change: ListenerChange) -> None:
         """Apply a change, and read certificates again: they may have been replaced."""
-        self._wanted = [*(one for one in self._wanted if one not in change.leaving), *change.opened]
+        self._wanted = [*(listener for listener in self._wanted if listener not in change.leaving), *change.opened]
         for listener in change.opened:
             apply_access(listener.wanted)
         server = self._server
@@ -94,6 +95,7 @@ class Listeners:
         await self._apply_change(server, ListenerChange(list(self._wanted), []))
 
     async def _apply_change(self, server: Server, change: ListenerChange) -> None:
+        """Serve on the opened sockets, and then close the leaving ones."""
         async with self._lock:
             for listener in change.opened:
                 await server.open(listener)

@@ -34,7 +34,7 @@ class TrustedProxies:
     def __init__(self, networks: Sequence[str], required: bool) -> None:
         self.required = required
         self._trusts_unix = UNIX_PEERS in networks
-        self._networks: list[Network] = [ipaddress.ip_network(one) for one in networks if one != UNIX_PEERS]
+        self._networks: list[Network] = [ipaddress.ip_network(network) for network in networks if network != UNIX_PEERS]
 
     def trusts(self, transport: Transport) -> bool:
         """Return True if the connection comes from a trusted peer."""
@@ -91,15 +91,15 @@ class ProxyHeaderReader(Deadline):
             return
         self._data += data
         try:
-            found = parse(self._data)
+            header = parse(self._data)
         except ProxyHeaderError as error:
             self._refuse(str(error))
             return
-        if found is None:
+        if header is None:
             return
-        rest = self._data[found.size :]
+        rest = self._data[header.size :]
         self._end()
-        self._on_header(transport, found.endpoints, rest)
+        self._on_header(transport, header.endpoints, rest)
 
     def eof_received(self) -> None:
         pass
@@ -115,10 +115,10 @@ class ProxyHeaderReader(Deadline):
 
     # --- within ---
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, problem: str) -> None:
         transport = self._transport
         if transport is not None:
-            log.warning("connection from %s closed: PROXY protocol: %s", _peer_of(transport), why)
+            log.warning("connection from %s closed: PROXY protocol: %s", _peer_of(transport), problem)
         self.abort()
 
     def _end(self) -> None:

@@ -31,7 +31,7 @@ from activator.runtime.transport import Transport
 
 STREAMS_MAX: Final = 128  # streams that a client may have open on one HTTP/2 connection
 SHED_MAX: Final = 32  # shed connections that linger; then the oldest is closed
-TCP_CLOSE: Final = 7  # kernel state: nothing can be sent any more
+TCP_CLOSE: Final = 7  # the kernel's state of a socket that can send nothing any more
 PARSERS_KEPT_MAX: Final = 64  # kept from closed connections; each holds a head of at most LAST_HEAD_BYTES_MAX
 HANDSHAKES_SHARE: Final = 0.5  # share of limits.connections that may be in a handshake; then the oldest is closed
 
@@ -45,7 +45,7 @@ class OpeningConnection(Protocol):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RegisteredConnection(Connection):
-    """A client connection, as the registry and the listener see it."""
+    """The interface of a client connection for the registry and the listener."""
 
     def drain(self) -> None:
         """Close now if no request is being answered; otherwise the current response is the last."""
@@ -67,11 +67,11 @@ class RegisteredConnection(Connection):
         raise NotImplementedError
 
     def try_evict(self) -> bool:
-        """Evict it and return True, unless a complete response is still unsent."""
+        """End the connection and return True; return False if a complete response is not sent yet."""
         raise NotImplementedError
 
     def force_evict(self) -> None:
-        """End it regardless of unsent data; it no longer counts."""
+        """End the connection regardless of unsent data; it no longer counts."""
         raise NotImplementedError
 
     def socket_state(self) -> int:
@@ -157,11 +157,11 @@ class ConnectionRegistry:
     # --- parsers ---
 
     def parser_for(self, sink: RequestSink) -> RequestParser:
-        """Return a parser for an HTTP/1.1 connection, which is that of a closed connection if there is one."""
+        """Return a parser for an HTTP/1.1 connection, reused from a closed connection if there is one."""
         parsers = self._parsers
         while parsers:
             parser = parsers.pop()
-            if parser.limits is self.limits:  # they have not been changed by a reload
+            if parser.limits is self.limits:  # a reload has not changed them
                 parser.begin(sink)
                 return parser
         return RequestParser(sink, self.limits)

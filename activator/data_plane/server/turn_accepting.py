@@ -47,6 +47,7 @@ class TurnAccepting:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:
+        """Accept one connection."""
         try:
             connection, _ = self._socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):

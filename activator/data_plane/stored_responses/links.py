@@ -2,9 +2,9 @@
 
 Rules
   1. A body is transferred in parts of PART_BYTES on request, so a slow client only delays its own response.
-  2. At most ASKS_AT_ONCE_MAX parts are requested of one data plane at a time, and others wait, so that responses do not
-     block the link, which serves slots first of all.
-  3. Every query ends once: answered, given up by its asker, or failed because the link has ended.
+  2. At most ASKS_AT_ONCE_MAX parts are requested of one data plane at a time, and further queries wait, so that
+     responses do not block the link, which serves slots first of all.
+  3. Every query ends once: answered, given up by the request that needs it, or failed because the link has ended.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class _Link:
     """The queries to one data plane."""
 
     def __init__(self) -> None:
-        self.asked: dict[int, None] = {}  # numbers of pending queries
-        self.waiting: deque[StoredResponseQuery] = deque()
+        self.sent: dict[int, None] = {}  # numbers of the queries without a reply
+        self.waiting: deque[StoredResponseQuery] = deque()  # not sent yet
 
 
 class StoredResponseLinks:
@@ -50,13 +50,13 @@ class StoredResponseLinks:
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
-        self._send: Callable[[int, AnswerMessage], None] = _nowhere
+        self._send: Callable[[int, AnswerMessage], None] = _send_nothing
         self._is_joined: bool = False
         self._members: frozenset[int] = frozenset()
         self._ended: dict[int, None] = {}
         self._links: dict[int, _Link] = {}
         self._receivers: dict[int, PartReceiver] = {}
-        self._numbers: int = 0
+        self._numbers: int = 0  # number of the last query
 
     def join(self, number: int, send: Callable[[int, AnswerMessage], None]) -> None:
         """Join a group of data planes with this number; `send` sends to them."""
@@ -81,7 +81,7 @@ class StoredResponseLinks:
         link = self._links.pop(member, None)
         if link is None:
             return
-        for number in [*link.asked, *(query.number for query in link.waiting)]:
+        for number in [*link.sent, *(query.number for query in link.waiting)]:
             receiver = self._receivers.pop(number, None)
             if receiver is not None:
                 receiver.unreachable()
@@ -89,7 +89,7 @@ class StoredResponseLinks:
     def has_ended(self, member: int) -> bool:
         """Return True if the data plane was a member and has ended, so that its responses are lost.
 
-        False for one that this data plane has never known, because it may be new.
+        False if this data plane has never known it, because it may be new.
         """
         return not self._is_joined or member in self._ended
 
@@ -104,7 +104,7 @@ class StoredResponseLinks:
         number = self._numbers
         self._receivers[number] = receiver
         link.waiting.append(StoredResponseQuery(number, identity, method, offset))
-        self._send_some(member, link)
+        self._send_waiting(member, link)
         return number
 
     def give_up(self, member: int, number: int) -> None:
@@ -113,32 +113,34 @@ class StoredResponseLinks:
             return
         link = self._links.get(member)
         if link is not None:
-            link.asked.pop(number, None)
-            self._send_some(member, link)
+            link.sent.pop(number, None)
+            self._send_waiting(member, link)
 
     def receive(self, member: int, message: AnswerMessage) -> None:
         """Handle a message of another data plane."""
         if isinstance(message, StoredResponseQuery):
-            self._send(member, self._answered(message))
+            self._send(member, self._reply_to(message))
             return
         link = self._links.get(member)
         if link is not None:
-            link.asked.pop(message.number, None)
-            self._send_some(member, link)
+            link.sent.pop(message.number, None)
+            self._send_waiting(member, link)
         receiver = self._receivers.pop(message.number, None)
         if receiver is not None:
             receiver.part_received(message)
 
     # --- within ---
 
-    def _send_some(self, member: int, link: _Link) -> None:
-        while link.waiting and len(link.asked) < ASKS_AT_ONCE_MAX:
+    def _send_waiting(self, member: int, link: _Link) -> None:
+        """Send waiting queries, as far as ASKS_AT_ONCE_MAX allows."""
+        while link.waiting and len(link.sent) < ASKS_AT_ONCE_MAX:
             query = link.waiting.popleft()
             if query.number in self._receivers:
-                link.asked[query.number] = None
+                link.sent[query.number] = None
                 self._send(member, query)
 
-    def _answered(self, query: StoredResponseQuery) -> StoredResponsePart:
+    def _reply_to(self, query: StoredResponseQuery) -> StoredResponsePart:
+        """Return the reply to a query of another data plane."""
         store = self._store
         answer = store.find(query.identity)
         if query.method == "DELETE":
@@ -153,9 +155,9 @@ class StoredResponseLinks:
         elif not answer.is_done:
             head, body = store.state(answer)
         else:
-            kept = answer.head
-            assert kept is not None
-            head, body = kept, bytes(answer.body[query.offset : query.offset + PART_BYTES])
+            stored_head = answer.head
+            assert stored_head is not None
+            head, body = stored_head, bytes(answer.body[query.offset : query.offset + PART_BYTES])
             if query.offset == 0:
                 store.read_begins(answer)
                 store.read_ends(answer)
@@ -181,5 +183,5 @@ def fields_of(part: StoredResponsePart) -> Fields:
     return Fields(part.fields)
 
 
-def _nowhere(member: int, message: AnswerMessage) -> None:
+def _send_nothing(member: int, message: AnswerMessage) -> None:
     raise AssertionError(f"there is no data plane {member}: {message!r}")

@@ -2,7 +2,7 @@
 
 Rules
   1. A request is accepted only if its revision and the whole store have room; otherwise it is answered synchronously
-     (RFC 7240: a preference that is not fulfilled is ignored). It keeps its place until its response is forgotten.
+     (RFC 7240: a preference that is not fulfilled is ignored). It counts until its response is forgotten.
   2. The bytes of responses are bounded for each response, for each revision and in total. Bytes count until they have
      been sent to the last reader.
   3. A response is stored for `keep` from its end, however often it is read; a client that knows its name may delete it
@@ -37,7 +37,7 @@ GONE_MAX: Final = 4096  # how many forgotten names are kept
 
 
 class _Usage:
-    """The responses of one revision, counted."""
+    """The number of the responses of one revision, and their bytes."""
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -62,7 +62,7 @@ class ResponseStore(StoredResponseOwner):
         self.bytes: int = 0
         self.pending: int = 0  # not complete yet
         self.totals: dict[str, int] = dict.fromkeys(ANSWER_OUTCOMES, 0)
-        self.kept: dict[str, StoredResponse] = {}
+        self.kept: dict[str, StoredResponse] = {}  # by name
         self._wheel = wheel
         self._now = now
         self._defer = defer
@@ -71,7 +71,7 @@ class ResponseStore(StoredResponseOwner):
         self._secret = secret
         self._revisions: dict[str, None] = {}  # revisions that accept asynchronous requests
         self._usage: dict[str, _Usage] = {}
-        self._gone: dict[str, None] = {}
+        self._gone: dict[str, None] = {}  # forgotten names, the oldest first
 
     # --- revisions ---
 
@@ -81,9 +81,9 @@ class ResponseStore(StoredResponseOwner):
             self._revisions[key] = None
         else:
             self._revisions.pop(key, None)
-        self._reopen()
+        self._update_open()
 
-    def _reopen(self) -> None:
+    def _update_open(self) -> None:
         self.is_open = bool(self._revisions) or bool(self.kept)
 
     # --- requests ---
@@ -91,7 +91,7 @@ class ResponseStore(StoredResponseOwner):
     def accept(self, throttler: RevisionThrottler, client: ClientStream) -> StoredResponse | None:
         """Return a new stored response for a request; None if there is no room."""
         spec = throttler.spec.filters.respond_async
-        if spec is None or self.is_closing or not self._has_place(throttler.key, spec):
+        if spec is None or self.is_closing or not self._has_room(throttler.key, spec):
             self.totals["synchronous"] += 1
             return None
         identity = f"{self.number:x}-{self._secret()}"
@@ -105,7 +105,7 @@ class ResponseStore(StoredResponseOwner):
         self.is_open = True
         return answer
 
-    def _has_place(self, key: str, spec: AsyncSpec) -> bool:
+    def _has_room(self, key: str, spec: AsyncSpec) -> bool:
         usage = self._usage.get(key)
         if usage is not None and (
             usage.count >= spec.requests_max or usage.bytes + KEPT_OVERHEAD_BYTES > spec.bytes_max
@@ -121,6 +121,7 @@ class ResponseStore(StoredResponseOwner):
     # --- clients ---
 
     def find(self, identity: str) -> StoredResponse | None:
+        """Return the response with this name; None if there is none."""
         return self.kept.get(identity)
 
     def delete(self, answer: StoredResponse) -> None:
@@ -144,7 +145,7 @@ class ResponseStore(StoredResponseOwner):
         throttler = answer.throttler
         exchange = answer.exchange
         now_s = self._now()
-        shown: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "answer": path_of(answer).decode(),
             "state": "running",
             "waited_s": round(max(now_s - answer.asked_s, 0.0), 1),
@@ -158,14 +159,14 @@ class ResponseStore(StoredResponseOwner):
             position = throttler.queue.position_of(exchange.place)
             retry_after_s = throttler.queue.expected_s(position)
             starting = throttler.table.capacity == 0
-            shown["state"] = "starting" if starting else "waiting"
-            shown["position"] = position
-            shown["waiting"] = throttler.queue.waiting()
-            shown["expected_s"] = retry_after_s
+            fields["state"] = "starting" if starting else "waiting"
+            fields["position"] = position
+            fields["waiting"] = throttler.queue.waiting()
+            fields["expected_s"] = retry_after_s
             headers.append((POSITION_HEADER, str(position).encode()))
-        headers.append((STATE_HEADER, shown["state"].encode()))
+        headers.append((STATE_HEADER, fields["state"].encode()))
         headers.append((b"Retry-After", str(retry_after_s).encode()))
-        body = json.dumps(shown).encode() + b"\n"
+        body = json.dumps(fields).encode() + b"\n"
         return ResponseHead(202, PHRASES[202], Fields.from_pairs(headers), len(body), True), body
 
     def read_begins(self, answer: StoredResponse) -> None:
@@ -200,7 +201,7 @@ class ResponseStore(StoredResponseOwner):
             self._forget(answer)
         return lost
 
-    # --- calls of stored responses (AnswerKeeper) ---
+    # --- calls of stored responses (StoredResponseOwner) ---
 
     def fits(self, answer: StoredResponse, count: int) -> bool:
         spec = answer.spec
@@ -242,11 +243,13 @@ class ResponseStore(StoredResponseOwner):
     # --- within ---
 
     def _account(self, answer: StoredResponse, count: int) -> None:
+        """Count `count` more bytes for a response, its revision and the store."""
         answer.bytes += count
         self.bytes += count
         self._usage[answer.throttler.key].bytes += count
 
     def _forget(self, answer: StoredResponse) -> None:
+        """Remove a response; its bytes count until its last reader has received them."""
         if answer.is_forgotten:
             return
         answer.is_forgotten = True
@@ -258,7 +261,7 @@ class ResponseStore(StoredResponseOwner):
             del self._gone[next(iter(self._gone))]
         if answer.readers == 0:
             self._release(answer)
-        self._reopen()
+        self._update_open()
 
     def _release(self, answer: StoredResponse) -> None:
         key = answer.throttler.key

@@ -24,7 +24,7 @@ KEPT_OVERHEAD_BYTES: Final = 2048  # memory that is accounted for each stored re
 
 
 class StoredResponseOwner:
-    """The store, as a stored response sees it."""
+    """The interface of the store for its stored responses."""
 
     def fits(self, answer: StoredResponse, count: int) -> bool:
         """Return True if `count` more bytes would fit."""
@@ -58,14 +58,14 @@ class StoredResponse(ClientStream):
 
     def __init__(
         self,
-        keeper: StoredResponseOwner,
+        store: StoredResponseOwner,
         identity: str,
         throttler: RevisionThrottler,
         spec: AsyncSpec,
         client: ClientStream,
         asked_s: float,
     ) -> None:
-        self._keeper = keeper
+        self._store = store
         self.identity = identity
         self.throttler = throttler
         self.spec = spec  # as of the arrival of the request
@@ -76,8 +76,8 @@ class StoredResponse(ClientStream):
         self.is_done: bool = False
         self.is_too_large: bool = False
         self.bytes: int = 0  # the bytes accounted for by the store
-        self.readers: int = 0  # number of requests that are being sent it
-        self.was_read: bool = False
+        self.readers: int = 0  # number of requests that are receiving the response
+        self.was_read: bool = False  # a client has fetched the response
         self.is_forgotten: bool = False
         self.expiry = StoredResponseExpiry(self)
         self._client_ip = client.client_ip()
@@ -88,20 +88,20 @@ class StoredResponse(ClientStream):
     # --- the response ---
 
     def send_interim(self, head: ResponseHead) -> None:
-        pass  # no client waits for it
+        pass  # no client waits for the response
 
     def send_head(self, head: ResponseHead) -> None:
         if self.is_done or self.is_too_large:
             return
         self.head = head
-        expected = max(head.content_length, 0) if head.has_body else 0
-        if not self._keeper.fits(self, expected) or not self._keeper.grow(self, len(head.headers.block)):
+        body_bytes = max(head.content_length, 0) if head.has_body else 0
+        if not self._store.fits(self, body_bytes) or not self._store.grow(self, len(head.headers.block)):
             self._fail_too_large()
 
     def send_body(self, data: bytes) -> None:
         if self.is_done or self.is_too_large:
             return
-        if self._keeper.grow(self, len(data)):
+        if self._store.grow(self, len(data)):
             self.body += data
         else:
             self._fail_too_large()
@@ -146,11 +146,11 @@ class StoredResponse(ClientStream):
     def _fail_too_large(self) -> None:
         self.is_too_large = True
         self._fail(Reason.ANSWER_TOO_LARGE)
-        self._keeper.count_too_large(self)
+        self._store.count_too_large(self)
 
     def _fail(self, reason: Reason) -> None:
         self.body = bytearray()
-        self._keeper.shrink(self)
+        self._store.shrink(self)
         text = refusal_text(reason, "")
         self.head = refusal_head(reason, text, 0)
         self.body += text
@@ -158,6 +158,7 @@ class StoredResponse(ClientStream):
         self._done()
 
     def _done(self) -> None:
+        """Complete the response, whose body may now be read."""
         self.is_done = True
         head = self.head
         assert head is not None
@@ -166,7 +167,7 @@ class StoredResponse(ClientStream):
         elif head.status not in _BODILESS:
             head.content_length = 0  # the response to HEAD is sent to a GET
             head.has_body = True
-        self._keeper.done(self)
+        self._store.done(self)
 
 
 _BODILESS: Final = frozenset({204, 304})
@@ -182,7 +183,7 @@ class StoredResponseExpiry(Deadline):
     def expired(self, now_s: float) -> None:
         answer = self._answer
         if answer is not None:
-            answer._keeper.expired(answer)
+            answer._store.expired(answer)
 
     def stop(self) -> None:
         """Drop the reference to the response, to avoid a reference cycle."""
@@ -191,8 +192,6 @@ class StoredResponseExpiry(Deadline):
 
 def copy_of(head: ResponseHead) -> ResponseHead:
     """Return a copy for one reader, because a sender may edit the head."""
-    copied = ResponseHead(
-        head.status, head.reason_phrase, Fields(head.headers.block), head.content_length, head.has_body
-    )
-    copied.headers.never_indexed = head.headers.never_indexed
-    return copied
+    copy = ResponseHead(head.status, head.reason_phrase, Fields(head.headers.block), head.content_length, head.has_body)
+    copy.headers.never_indexed = head.headers.never_indexed
+    return copy

@@ -80,23 +80,23 @@ class RevisionTables:
         self._suspicions = Suspicions(wheel, self.distrusted)
         self._rebuilds: dict[str, Rebuild] = {}  # new tables that are being built
         self._abandoned: deque[TrackerTable] = deque()  # tables whose slots are to be dropped
-        self._disposing: bool = False  # the next turn continues with them
+        self._disposing: bool = False  # the next turn continues with the abandoned tables
         self.applied: dict[str, int] = {}  # by revision: effects since the creation of its table
         self._changed: set[str] = set()  # revisions changed since the last audit
-        self._restructured: set[str] = set()
-        self._generation: int = 0  # the highest of all dropped tables
+        self._restructured: set[str] = set()  # revisions to which effects were applied since the last audit
+        self._generation: int = 0  # the highest generation of all dropped tables
         self.transitions: dict[tuple[int, int], int] = {}  # counts by (from, to) states of slots (lb.tracker)
 
     def apply(self, effects: list[Effect]) -> None:
         """Apply one batch in order."""
         touched: dict[str, RevisionThrottler] = {}
         for effect in effects:
-            self._count(effect)
+            self._record(effect)
             try:
                 throttler = self._apply_one(effect)
             except Exception as error:
                 self._hooks.failed(effect, error)
-                self._give_up(effect.key)  # it will be sent from the beginning
+                self._abandon_rebuild(effect.key)  # the new table will be sent from the beginning
                 self.distrust(effect.key, f"{type(error).__name__}: {error}")
                 continue
             if throttler is not None:
@@ -124,14 +124,14 @@ class RevisionTables:
 
     def stalled(self) -> list[tuple[str, str]]:
         """Return distrusted revisions and causes, except those whose rebuild has progressed since the last call."""
-        found = []
+        stalled = []
         for key, cause in self.distrusted.items():
             rebuild = self._rebuilds.get(key)
             if rebuild is not None and rebuild.progressed:
                 rebuild.progressed = False
             else:
-                found.append((key, cause))
-        return found
+                stalled.append((key, cause))
+        return stalled
 
     def take_changed(self) -> set[str]:
         """Return the revisions to audit, which had requests or changes since the last call."""
@@ -169,13 +169,11 @@ class RevisionTables:
     def all_loads(self) -> list[Load]:
         """Return the loads of all revisions with requests."""
         now_s = self._now()
-        return [load_of(one, now_s) for one in self.throttlers.values() if one.in_flight() or one.queue.waiting()]
+        throttlers = self.throttlers.values()
+        return [load_of(each, now_s) for each in throttlers if each.in_flight() or each.queue.waiting()]
 
     def suspected(self, key: str, identity: str) -> None:
-        """Retry a suspected pod after SUSPECT_S, if nothing has decided about it by then.
-
-        The state worker decides within milliseconds, unless changes of the revision are parked.
-        """
+        """Use a suspected pod again after SUSPECT_S, if no decision about it has arrived by then (suspicions.py)."""
         throttler = self.throttlers.get(key)
         tracker = None if throttler is None else throttler.table.find_identity(identity)
         if throttler is not None and tracker is not None and tracker.suspect_until_s > 0.0:
@@ -195,21 +193,21 @@ class RevisionTables:
 
     # --- within ---
 
-    def _count(self, effect: Effect) -> None:
+    def _record(self, effect: Effect) -> None:
         key = effect.key
         self._changed.add(key)
         self._restructured.add(key)
         self.applied[key] = 0 if type(effect) is RebuildRevision else self.applied.get(key, 0) + 1
         if type(effect) is DropRevision and key not in self.throttlers:
-            self._forget(key)  # it could not be created
+            self._forget(key)  # the revision could not be created
 
     def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
         """Return the throttler that may have free slots for its queue, or None."""
         if type(effect) is RebuildRevision:
             return self._begin_rebuild(effect)
         if type(effect) is RebuildPods:
-            return self._rebuild_more(effect)
-        self._give_up(effect.key)
+            return self._continue_rebuild(effect)
+        self._abandon_rebuild(effect.key)
         if type(effect) is SetRevision:
             return self._set_revision(effect.spec, effect.life)
         throttler = self.throttlers.get(effect.key)
@@ -230,7 +228,7 @@ class RevisionTables:
             throttler.reclaim()
         elif type(effect) is FailRevision:
             if throttler.key in self.distrusted:
-                return None  # it fails until it is rebuilt, and then as the model states
+                return None  # it fails until it is rebuilt; the new table comes with the failure of the model
             if effect.cause:
                 throttler.queue.fail(effect.cause, effect.retry_s)
             else:
@@ -261,6 +259,7 @@ class RevisionTables:
         return throttler
 
     def _route(self, throttler: RevisionThrottler) -> None:
+        """Apply the settings of a revision that requests use, and route its hosts."""
         throttler.affinity = Affinity(throttler.spec.balancing.hash_on) if throttler.table.policy.wants_key else None
         params = throttler.spec.params
         throttler.object_edit = ObjectEdit(params.strip, params.set) if params.strip or params.set else None
@@ -284,19 +283,19 @@ class RevisionTables:
         throttler = self.throttlers.get(key)
         if throttler is None:
             throttler = self._set_revision(effect.spec, effect.life)
-        self._give_up(key)
+        self._abandon_rebuild(key)
         self._generation = max(self._generation, highest_generation(throttler.table))
         rebuild = Rebuild(throttler, self._new_table(effect.spec), effect.spec, effect.failure, effect.retry_s)
         self._rebuilds[key] = rebuild
         self._fill(rebuild, effect.pods)
         return self._finish_rebuild(rebuild) if effect.complete else None
 
-    def _rebuild_more(self, effect: RebuildPods) -> RevisionThrottler | None:
+    def _continue_rebuild(self, effect: RebuildPods) -> RevisionThrottler | None:
         rebuild = self._rebuilds.get(effect.key)
         if rebuild is None:
-            return None  # it has been abandoned
+            return None  # the rebuild has been abandoned
         if effect.part != rebuild.parts:  # an effect is lost with the part, so the revision is rebuilt once more
-            self._give_up(effect.key)
+            self._abandon_rebuild(effect.key)
             self._hooks.broken(effect.key, f"part {rebuild.parts} of its new table was lost", "")
             return None
         rebuild.parts += 1
@@ -330,10 +329,9 @@ class RevisionTables:
             self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
         now_s = self._now()
         for tracker, until_s in removal.suspected:
-            if until_s > now_s:  # otherwise it has expired while the revision was distrusted
-                if until_s == FOREVER:  # a single-use pod
-                    throttler.table.suspect(tracker, FOREVER)
-                    continue
+            if until_s == FOREVER:  # a single-use pod
+                throttler.table.suspect(tracker, FOREVER)
+            elif until_s > now_s:  # otherwise it has expired while the revision was distrusted
                 throttler.table.suspect(tracker, min(until_s, now_s + SUSPECT_S))
                 self._suspicions.begin(throttler, tracker)
         self.distrusted.pop(throttler.key, None)
@@ -343,7 +341,7 @@ class RevisionTables:
             self._dispose()
         return throttler
 
-    def _give_up(self, key: str) -> None:
+    def _abandon_rebuild(self, key: str) -> None:
         """Discard an incomplete table, and close the pools created for it; another one will be built."""
         rebuild = self._rebuilds.pop(key, None)
         if rebuild is not None:
@@ -381,7 +379,7 @@ class RevisionTables:
         self.applied.pop(key, None)
         self._restructured.discard(key)
         self.distrusted.pop(key, None)
-        self._give_up(key)
+        self._abandon_rebuild(key)
 
     def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
         table = throttler.table
@@ -389,8 +387,8 @@ class RevisionTables:
         other = table.find(effect.address)
         if other is not None and other.identity != effect.identity and other.state != DRAINING:
             self._drain(throttler, other, throttler.spec.drain_timeout_s)  # an address belongs to the newest pod
-        held = table.find_identity(effect.identity)
-        before = EMPTY if held is None else held.state
+        former = table.find_identity(effect.identity)
+        before = EMPTY if former is None else former.state
         tracker = table.add(effect.identity, effect.address, effect.limit, effect.state)
         if tracker is None:
             self._hooks.pod_unplaced(effect.key, effect.identity)
@@ -400,13 +398,13 @@ class RevisionTables:
             if older.in_flight > 0 and older.attachment is not None:
                 self._hooks.address_taken(older.attachment)
             older = older.older_at_address
-        self._moved(before, effect.state)
+        self._count_transition(before, effect.state)
         table.set_weight(tracker, effect.weight)
         table.set_far(tracker, effect.is_far)
         tracker.epoch = effect.epoch
         self._hooks.pod_placed(tracker, throttler.spec)
         throttler.queue.pod_placed(tracker)
-        return self._noticed(throttler, effect, first)
+        return self._pod_set(throttler, effect, first)
 
     def _set_pod(self, throttler: RevisionThrottler, effect: SetPod) -> RevisionThrottler | None:
         tracker = throttler.table.find_identity(effect.identity)
@@ -416,12 +414,13 @@ class RevisionTables:
         throttler.table.set_weight(tracker, effect.weight)
         throttler.table.set_far(tracker, effect.is_far)
         throttler.table.set_limit(tracker, effect.limit)
-        self._moved(tracker.state, effect.state)
+        self._count_transition(tracker.state, effect.state)
         throttler.table.set_state(tracker, effect.state)
         tracker.epoch = effect.epoch
-        return self._noticed(throttler, effect, first)
+        return self._pod_set(throttler, effect, first)
 
-    def _noticed(self, throttler: RevisionThrottler, pod: PlacePod | SetPod, first: bool) -> RevisionThrottler | None:
+    def _pod_set(self, throttler: RevisionThrottler, pod: PlacePod | SetPod, first: bool) -> RevisionThrottler | None:
+        """Report a pod that may take requests to the queue, and return the throttler. `first`: no other pod may."""
         if pod.limit > 0 and pod.state in {READY, RECOVERING}:
             throttler.queue.pod_ready(first)
             return throttler
@@ -440,9 +439,10 @@ class RevisionTables:
             throttler.queue.was_ready = False  # at zero again: the next request waits for a start
 
     def _drain(self, throttler: RevisionThrottler, tracker: PodTracker, timeout_s: float) -> None:
+        """Drain a pod: free its slot now, or after its requests have ended or `timeout_s` has passed."""
         identity = tracker.identity
         attachment = tracker.attachment
-        self._moved(tracker.state, DRAINING)
+        self._count_transition(tracker.state, DRAINING)
         freed = throttler.table.drain(tracker)
         if attachment is not None:
             self._hooks.pod_withdrawn(attachment)
@@ -453,7 +453,7 @@ class RevisionTables:
             return  # all its requests waited for a connection, and ended when the pool was closed
         self._drains.begin(throttler, tracker, timeout_s)
 
-    def _moved(self, before: int, after: int) -> None:
+    def _count_transition(self, before: int, after: int) -> None:
         if before != after:
             self.transitions[before, after] = self.transitions.get((before, after), 0) + 1
 
@@ -468,33 +468,33 @@ class RevisionTables:
             self._slot_freed(throttler, tracker, identity)
 
     def _slot_freed(self, throttler: RevisionThrottler, tracker: PodTracker, identity: str) -> None:
-        self._moved(DRAINING, EMPTY)
+        self._count_transition(DRAINING, EMPTY)
         throttler.verdicts.pod_left(tracker)
         self._empty.slot_freed(throttler)
         self._hooks.pod_drained(throttler.key, identity)
 
     def _drain_expired(self, throttler: RevisionThrottler, tracker: PodTracker) -> None:
         """Report a slot to be freed, whose drain timed out and whose requests have been ended."""
-        if not throttler.queue.removed:  # otherwise the slot is dropped with its table
+        if not throttler.queue.removed:  # the slots of a removed revision are dropped with its table
             self._hooks.drain_expired(throttler.key, tracker.slot, tracker.generation)
 
 
 def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
     """Return the current load of a revision."""
-    seconds = 0.0
+    request_seconds = 0.0
     concurrency = 0
     if throttler.counters.has_traffic():
         traffic = throttler.counters.traffic
-        seconds = traffic.request_seconds_at(now_s)
+        request_seconds = traffic.request_seconds_at(now_s)
         concurrency = traffic.concurrency
-    first = throttler.queue.waiters.first() if throttler.queue.waiters.length != 0 else None
+    oldest = throttler.queue.waiters.first() if throttler.queue.waiters.length != 0 else None
     return Load(
         throttler.key,
         max(throttler.in_flight() - throttler.counters.quiet, 0),
         throttler.queue.waiting() + throttler.gathering,
         throttler.counters.requests_total - throttler.counters.quiet_total,
         concurrency,
-        seconds,
+        request_seconds,
         now_s,
-        0.0 if first is None else first.asked_s,
+        0.0 if oldest is None else oldest.asked_s,
     )

@@ -49,19 +49,19 @@ ORPHANED_NAMED_MAX: Final = 5  # pods named in one log line
 class RevisionCheck:
     """The progress and the findings of the check of one revision."""
 
-    def __init__(self, throttler: RevisionThrottler, applied: int, shows: bool) -> None:
+    def __init__(self, throttler: RevisionThrottler, applied: int, sends_slots: bool) -> None:
         self.throttler = throttler
         self.table: TrackerTable = throttler.table
         self.applied = applied  # effects at the beginning of the check
-        self.shows = shows  # the state worker compares the observed slots with the model
-        self.slot: int = 0  # the next one to check
-        # Counted in the slots before it:
-        self.held: int = 0
+        self.sends_slots = sends_slots  # the state worker compares the slots with the model
+        self.slot: int = 0  # the next slot to check
+        # Counted in the slots before `slot`:
+        self.used: int = 0
         self.capacity: int = 0
         self.draining: int = 0
         self.orphaned: int = 0  # leases without a request
         self.orphaned_at: list[str] = []  # some of their pods
-        self.seen: list[SlotView] = []
+        self.slot_views: list[SlotView] = []
 
 
 class Auditor(Periodic):
@@ -81,10 +81,10 @@ class Auditor(Periodic):
         self._now = now
         self._send = send
         self._defer = defer
-        self._due: set[str] = set()
+        self._due: set[str] = set()  # revisions to check
         self._check: RevisionCheck | None = None
-        self._left: int = 0  # remaining steps of this turn
-        self._deferred: bool = False  # the next turn continues
+        self._steps_left: int = 0  # remaining steps of this turn
+        self._deferred: bool = False  # the next turn continues the checks
         self.checked_total: int = 0  # revisions checked
 
     def arm(self) -> None:
@@ -93,7 +93,7 @@ class Auditor(Periodic):
     def expired(self, now_s: float) -> None:
         self.arm()
         for key, cause in self._tables.stalled():
-            self._send(RevisionBroken(key, cause))  # earlier reports may have been set aside
+            self._send(RevisionBroken(key, cause))  # the state worker may have parked earlier reports
         if not self._due and self._check is None:
             self._due = self._tables.take_changed()
         if not self._deferred:  # also after an exception in the previous round
@@ -103,13 +103,14 @@ class Auditor(Periodic):
         """Check one revision completely in this turn."""
         check = self._begin(throttler)
         while check is not None:
-            self._left = AUDIT_STEPS_PER_TURN
+            self._steps_left = AUDIT_STEPS_PER_TURN
             check = self._continue_check(check)
 
     def _continue(self) -> None:
+        """Continue the checks for one turn."""
         self._deferred = False
-        self._left = AUDIT_STEPS_PER_TURN
-        while self._left > 0:
+        self._steps_left = AUDIT_STEPS_PER_TURN
+        while self._steps_left > 0:
             if self._check is not None:
                 self._check = self._continue_check(self._check)
             elif self._due:
@@ -125,18 +126,19 @@ class Auditor(Periodic):
         return throttler.key not in self._tables.distrusted and not self._tables.is_rebuilding(throttler.key)
 
     def _begin(self, throttler: RevisionThrottler) -> RevisionCheck | None:
+        """Compare the totals of a revision; return the check of its slots, or None after an error."""
         self.checked_total += 1
-        self._left -= CHECK_STEPS
+        self._steps_left -= CHECK_STEPS
         try:
             throttler.table.check_room()
-            wrong = _late_leases(throttler)
-            if wrong:
-                self._send(RevisionBroken(throttler.key, wrong, "ledger"))
+            difference = _late_leases(throttler)
+            if difference:
+                self._send(RevisionBroken(throttler.key, difference, "ledger"))
                 return None
             if throttler.is_stalled():
                 self._send(QueueStalled(throttler.key))
-            shows = self._tables.restructured(throttler.key)
-            return RevisionCheck(throttler, self._tables.applied.get(throttler.key, 0), shows)
+            sends_slots = self._tables.restructured(throttler.key)
+            return RevisionCheck(throttler, self._tables.applied.get(throttler.key, 0), sends_slots)
         except Exception as error:
             self._distrust(throttler, error)
             return None
@@ -148,11 +150,11 @@ class Auditor(Periodic):
             return None  # the next audit checks its new state
         try:
             while check.slot < check.table.length:
-                if self._left <= 0:
+                if self._steps_left <= 0:
                     return check
-                wrong = self._check_slot(check)
-                if wrong:
-                    self._send(RevisionBroken(throttler.key, wrong, "ledger"))
+                difference = self._check_slot(check)
+                if difference:
+                    self._send(RevisionBroken(throttler.key, difference, "ledger"))
                     return None
                 check.slot += 1
             self._end(check)
@@ -174,12 +176,12 @@ class Auditor(Periodic):
                 if lease.identity not in check.orphaned_at and len(check.orphaned_at) < ORPHANED_NAMED_MAX:
                     check.orphaned_at.append(lease.identity)
             lease = next_older(lease)
-        self._left -= 1 + leases
+        self._steps_left -= 1 + leases
         if leases != tracker.in_flight:
             return f"{tracker.identity} has {leases} leases and {tracker.in_flight} in flight"
         if tracker.state == EMPTY:
             return ""
-        check.held += 1
+        check.used += 1
         if tracker.state == DRAINING:
             check.draining += 1
             if leases == 0:
@@ -190,10 +192,11 @@ class Auditor(Periodic):
         return ""
 
     def _record_pod(self, check: RevisionCheck, tracker: PodTracker) -> None:
+        """Record the pod of a slot for the state worker; report a suspicion that has not ended in time."""
         if 0.0 < tracker.suspect_until_s < self._now() - SUSPECT_S:
             self._send(SlotForgotten(check.throttler.key, tracker.identity))
-        if check.shows:
-            one = SlotView(
+        if check.sends_slots:
+            view = SlotView(
                 tracker.identity,
                 tracker.address,
                 int(tracker.state),
@@ -202,20 +205,21 @@ class Auditor(Periodic):
                 int(tracker.epoch),
                 tracker.is_far,
             )
-            check.seen.append(one)
+            check.slot_views.append(view)
 
     def _end(self, check: RevisionCheck) -> None:
+        """Report the findings of a check whose slots have all been counted."""
         key = check.throttler.key
         if check.orphaned:
             pods = ", ".join(sorted(check.orphaned_at))
             self._send(LeasesOrphaned(key, f"{check.orphaned} leases without a request at {pods}"))
         if self._tables.applied.get(key, 0) != check.applied:
-            if check.shows:  # confirms earlier effects; the next check shows the table
+            if check.sends_slots:  # confirms earlier effects; the next check shows the table
                 self._send(ObservedTable(key, check.applied, ()))
             return  # effects have arrived since the check began
-        check.table.check_totals(check.held, check.capacity, check.draining)
-        if check.shows:
-            self._send(ObservedTable(key, check.applied, tuple(check.seen)))
+        check.table.check_totals(check.used, check.capacity, check.draining)
+        if check.sends_slots:
+            self._send(ObservedTable(key, check.applied, tuple(check.slot_views)))
 
     def _distrust(self, throttler: RevisionThrottler, error: Exception) -> None:
         self._tables.distrust(throttler.key, f"{type(error).__name__}: {error}", "invariant")
@@ -227,7 +231,7 @@ def _late_leases(throttler: RevisionThrottler) -> str:
     in_flight = throttler.table.in_flight
     if leases == in_flight:
         return ""
-    late = 0  # their requests did not release them when revoked
+    late = 0  # leases that their requests did not release when they were revoked
     for lease in throttler.leases:
         if lease.tracker.generation != lease.generation:
             late += 1

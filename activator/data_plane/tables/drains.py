@@ -43,22 +43,22 @@ class Drain(Deadline):
 
 
 class Drains:
-    """The drains of one data plane. `over` is called after a timeout, when the pod's last request has been ended."""
+    """The drains of one data plane. `on_timeout` is called after a timeout, when the last request has been ended."""
 
     def __init__(
-        self, wheel: TimingWheel, now: Now, defer: Defer, over: Callable[[RevisionThrottler, PodTracker], None]
+        self, wheel: TimingWheel, now: Now, defer: Defer, on_timeout: Callable[[RevisionThrottler, PodTracker], None]
     ) -> None:
         self._wheel = wheel
         self._now = now
         self._defer = defer
-        self._over = over
+        self._on_timeout = on_timeout
         self._armed: dict[PodTracker, Drain] = {}  # the latest drain of each pod
         self._overdue: deque[Drain] = deque()
         self._ended: int = 0  # requests ended in this turn
         self._deferred: bool = False
 
     def begin(self, throttler: RevisionThrottler, tracker: PodTracker, timeout_s: float) -> None:
-        """Begin the drain of a pod with requests; after flapping it has the full time again."""
+        """Begin the drain of a pod with requests; a pod that had returned has the full time again."""
         self.forget(tracker)
         drain = Drain(self, throttler, tracker)
         self._armed[tracker] = drain
@@ -75,9 +75,10 @@ class Drains:
         if self._armed.get(drain.tracker) is drain:
             del self._armed[drain.tracker]
         self._overdue.append(drain)
-        self._end_some()
+        self._end_overdue()
 
-    def _end_some(self) -> None:
+    def _end_overdue(self) -> None:
+        """End requests of overdue drains, at most REVOKED_PER_TURN_MAX per turn."""
         if not self._deferred:
             self._deferred = True
             self._ended = 0
@@ -91,9 +92,9 @@ class Drains:
                 continue
             self._overdue.popleft()
             if drain.is_under_way():
-                self._over(drain.throttler, drain.tracker)
+                self._on_timeout(drain.throttler, drain.tracker)
 
     def _next_turn(self) -> None:
         self._deferred = False
         if self._overdue:
-            self._end_some()
+            self._end_overdue()

@@ -1,8 +1,8 @@
 """The release of the slots of tables without pods.
 
-A revision at zero keeps the slots of its table for GIVE_BACK_AFTER_S, so that one that flaps between zero and one pod
-does not create them each time (0.3 ms and 440 KB for the 2,000 slots of max_scale 1,000). Memory of tables at zero is
-therefore only used by revisions that had a pod within this time.
+A revision at zero keeps the slots of its table for GIVE_BACK_AFTER_S: if it flaps between zero and one pod, it does not
+create them each time (0.3 ms and 440 KB for the 2,000 slots of max_scale 1,000). Memory of tables at zero is therefore
+only used by revisions that had a pod within this time.
 """
 
 from __future__ import annotations
@@ -47,5 +47,5 @@ class EmptyTables:
 
     def time_is_up(self, throttler: RevisionThrottler) -> None:
         del self._armed[throttler.incarnation]
-        if not throttler.queue.removed:  # otherwise the table is dropped with the revision
+        if not throttler.queue.removed:  # a removed revision drops its table
             throttler.table.drop_slots()

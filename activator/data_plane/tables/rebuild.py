@@ -31,7 +31,7 @@ class Removal:
         self.table = table
         self.draining: list[PodTracker] = []  # in the old table
         self.attachments: list[object] = []  # pools of pods that were removed or have a new one; not of draining slots
-        self.suspected: list[tuple[PodTracker, float]] = []  # new slots, and until when
+        self.suspected: list[tuple[PodTracker, float]] = []  # new slots, and until when each is suspected
         self.leaving: list[PodTracker] = []  # new slots of removed pods, for their leases
         self.gone: list[str] = []  # identities of removed pods without leases
 
@@ -59,14 +59,14 @@ class Rebuild:
         self.placed: list[PodTracker] = []  # slots of pods that are not in the old table
         self.progressed: bool = True  # a part has arrived since the last check of the auditor
         self._old = throttler.table
-        # New slots by the old slots of the same pods, as far as they are found; their names are compared again.
-        self._homes: list[PodTracker | None] = [None] * len(self._old.slots)
+        # By the index of an old slot: the new slot of its pod, if found; `_new_slot_of` compares the names again.
+        self._new_slots: list[PodTracker | None] = [None] * len(self._old.slots)
 
     def make_slots(self, count: int) -> None:
         """Make slots for `count` more pods, with each part instead of all at once."""
-        wanted = self.table.used + count
+        slots = self.table.used + count
         scale = self.spec.balancing.max_scale
-        self.table.set_max_scale(min(wanted, scale) if is_known(scale, SLOTS_MAX) else wanted)
+        self.table.set_max_scale(min(slots, scale) if is_known(scale, SLOTS_MAX) else slots)
 
     def place(self, pod: PlacePod) -> PodTracker | None:
         """Return the new slot of a pod, with its attachment from the old table; None if all slots are taken."""
@@ -76,11 +76,11 @@ class Rebuild:
         self.table.set_weight(tracker, pod.weight)
         self.table.set_far(tracker, pod.is_far)
         tracker.epoch = pod.epoch
-        before = self._old.find_identity(pod.identity)
-        if before is not None and before.address == pod.address and 0 <= before.slot < len(self._homes):
-            self._homes[before.slot] = tracker
-            if before.state != DRAINING:
-                tracker.attachment = before.attachment
+        old = self._old.find_identity(pod.identity)
+        if old is not None and old.address == pod.address and 0 <= old.slot < len(self._new_slots):
+            self._new_slots[old.slot] = tracker
+            if old.state != DRAINING:
+                tracker.attachment = old.attachment
         return tracker
 
     def finish(self) -> Removal:
@@ -89,44 +89,45 @@ class Rebuild:
         self.table.set_max_scale(self.spec.balancing.max_scale)
         removal = Removal(self._old)
         leases: list[Lease] = []
-        homes: list[PodTracker] = []
+        new_slots: list[PodTracker] = []
         for lease in throttler.leases:
             if lease.tracker.generation != lease.generation:
                 continue  # its slot was taken back earlier: its release is late in any case
-            home = self._home_of(lease.tracker, lease.identity, lease.address)
-            if home is None:
-                home = self.table.add_leaving(lease.identity, lease.address)
-                if home is None:
+            new_slot = self._new_slot_of(lease.tracker, lease.identity, lease.address)
+            if new_slot is None:
+                new_slot = self.table.add_leaving(lease.identity, lease.address)
+                if new_slot is None:
                     continue
-                removal.leaving.append(home)
-            self.table.reserve(home)
+                removal.leaving.append(new_slot)
+            self.table.reserve(new_slot)
             if lease.bars_trials:
-                self.table.begin_trial(home)
+                self.table.begin_trial(new_slot)
             leases.append(lease)
-            homes.append(home)
+            new_slots.append(new_slot)
         self._collect_removed(removal)
-        throttler.move(self.table, leases, homes)
+        throttler.move(self.table, leases, new_slots)
         self._old.abandon()  # last: releasing the old slots earlier would lose them after a failure in between
         return removal
 
     def _collect_removed(self, removal: Removal) -> None:
+        """Collect in `removal` the pools, suspicions and draining slots of the old table, and its removed pods."""
         for tracker in self._old.slots:
             if tracker.state == EMPTY:
                 continue
-            home = self._home_of(tracker, tracker.identity, tracker.address)
+            new_slot = self._new_slot_of(tracker, tracker.identity, tracker.address)
             if tracker.state == DRAINING:
                 removal.draining.append(tracker)
-            elif tracker.attachment is not None and (home is None or home.attachment is not tracker.attachment):
+            elif tracker.attachment is not None and (new_slot is None or new_slot.attachment is not tracker.attachment):
                 removal.attachments.append(tracker.attachment)
-            if home is None:
+            if new_slot is None:
                 removal.gone.append(tracker.identity)
-            elif tracker.suspect_until_s > 0.0 and home.state != DRAINING:
-                removal.suspected.append((home, tracker.suspect_until_s))
+            elif tracker.suspect_until_s > 0.0 and new_slot.state != DRAINING:
+                removal.suspected.append((new_slot, tracker.suspect_until_s))
 
-    def _home_of(self, tracker: PodTracker, identity: str, address: str) -> PodTracker | None:
+    def _new_slot_of(self, tracker: PodTracker, identity: str, address: str) -> PodTracker | None:
         """Return the new slot of the pod that the old slot is, or was, for; None if there is none."""
         slot = tracker.slot
-        home = self._homes[slot] if 0 <= slot < len(self._homes) else None
-        if home is not None and home.identity == identity and home.address == address:
-            return home
+        new_slot = self._new_slots[slot] if 0 <= slot < len(self._new_slots) else None
+        if new_slot is not None and new_slot.identity == identity and new_slot.address == address:
+            return new_slot
         return self.table.find_pod(identity, address)

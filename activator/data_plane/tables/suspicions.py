@@ -1,4 +1,4 @@
-"""The ends of suspicions: a suspected pod gets requests again if nothing has decided about it within SUSPECT_S.
+"""The ends of suspicions: a suspected pod gets requests again if no decision about it arrives within SUSPECT_S.
 
 The state worker decides within milliseconds, unless changes of the revision are parked.
 """
@@ -35,7 +35,7 @@ class Suspicions:
         self._distrusted = distrusted
 
     def begin(self, throttler: RevisionThrottler, tracker: PodTracker) -> None:
-        """Arm the end of a suspicion, at the time that the pod's slot has."""
+        """Set the timer for the end of the suspicion that the slot of the pod records."""
         self._wheel.arm(Suspicion(self, throttler, tracker), tracker.suspect_until_s)
 
     def end(self, suspicion: Suspicion, now_s: float) -> None:

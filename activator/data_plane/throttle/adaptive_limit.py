@@ -4,7 +4,7 @@ The limit is a gradient: latency that rises beyond TOLERANCE times the base, whi
 lowers it, and latency below that lets it grow by its square root (as in Envoy's adaptive concurrency and Netflix's
 concurrency-limits). These measure the base by letting few requests in now and then, or follow it slowly, which either
 costs throughput or drifts in a lasting overload. Here each decrease is the measurement: if the limit has fallen by
-half and the latency has not followed, congestion was not the cause, and the latency of now is the base. That supposes
+half and the latency has not followed, congestion was not the cause, and the current latency is the base. That supposes
 that no other data plane sends requests to the same pods: several would take each other's load for slowness of the pods,
 and raise their limits without end.
 
@@ -32,15 +32,16 @@ FOLLOWED: Final = 0.9  # the latency has followed if it is below this share
 class AdaptiveLimit:
     """The limit on all requests of one revision that one data plane has at pods. Callers pass in all times."""
 
-    def __init__(self, least: int, most: int) -> None:
-        self.least = least
-        self.most = most
-        self.limit: float = float(least)
+    def __init__(self, limit_min: int, limit_max: int) -> None:
+        self.limit_min = limit_min
+        self.limit_max = limit_max
+        self.limit: float = float(limit_min)
         self.base_s: float = 0.0  # 0.0: unknown
-        self._total_s: float = 0.0
+        # In the current window:
+        self._total_s: float = 0.0  # the sum of the latencies
         self._count: int = 0
-        self._peak: int = 0
-        self._since_s: float = 0.0
+        self._peak: int = 0  # the most requests in flight
+        self._window_since_s: float = 0.0
         self._fall_limit: float = 0.0  # the limit when the current decrease began; 0.0: it does not decrease
         self._fall_latency_s: float = 0.0
 
@@ -48,27 +49,28 @@ class AdaptiveLimit:
         """Return True if another request may be sent to a pod."""
         return in_flight < int(self.limit)
 
-    def configure(self, least: int, most: int) -> None:
+    def configure(self, limit_min: int, limit_max: int) -> None:
         """Apply other bounds."""
-        self.least, self.most = least, most
+        self.limit_min, self.limit_max = limit_min, limit_max
         self._set(self.limit)
 
     def ended(self, latency_s: float, succeeded: bool, in_flight: int, now_s: float) -> None:
-        """Count a request that has ended at its pod; `in_flight` are the others that are still there."""
+        """Count a request that has ended at its pod; `in_flight`: the requests that are still at pods."""
         if latency_s <= 0.0 or (not succeeded and latency_s < self.base_s):
             return
         self._total_s += latency_s
         self._count += 1
         if in_flight >= self._peak:
             self._peak = in_flight + 1
-        if self._count >= WINDOW_REQUESTS_MIN and now_s - self._since_s >= max(WINDOW_S, 2.0 * self.base_s):
+        if self._count >= WINDOW_REQUESTS_MIN and now_s - self._window_since_s >= max(WINDOW_S, 2.0 * self.base_s):
             latency_s = self._total_s / self._count
             peak = self._peak
             self._total_s, self._count, self._peak = 0.0, 0, 0
-            self._since_s = now_s
+            self._window_since_s = now_s
             self._judge(latency_s, peak)
 
     def _judge(self, latency_s: float, peak: int) -> None:
+        """Adjust the base and the limit after a window. `latency_s`: its mean; `peak`: the most requests in flight."""
         if self.base_s == 0.0:
             self.base_s = latency_s
         elif latency_s < self.base_s:
@@ -81,11 +83,12 @@ class AdaptiveLimit:
             return
         if self._fall_limit == 0.0:
             self._fall_limit, self._fall_latency_s = self.limit, latency_s
-        elif self.limit <= FALL * self._fall_limit or self.limit <= self.least:
+        elif self.limit <= FALL * self._fall_limit or self.limit <= self.limit_min:
             if latency_s > FOLLOWED * self._fall_latency_s:
                 self.base_s = latency_s
             self._fall_limit, self._fall_latency_s = self.limit, latency_s
         self._set(self.limit * max(gradient, 1.0 - DECREASE_MAX))
 
     def _set(self, limit: float) -> None:
-        self.limit = min(max(limit, float(self.least)), float(self.most))
+        """Set the limit, within its bounds."""
+        self.limit = min(max(limit, float(self.limit_min)), float(self.limit_max))

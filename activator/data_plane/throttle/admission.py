@@ -64,8 +64,8 @@ class RequestClassifier:
         rule = self._rule_for(head)
         return rule is not None and rule.exempt and _AMBIGUOUS.search(_path_of(head)) is None
 
-    def sort(self, waiter: Waiter, head: RequestHead) -> str:
-        """Set the waiter's level, share, charge and limits; return an error text, "" if its fields are valid."""
+    def classify(self, waiter: Waiter, head: RequestHead) -> str:
+        """Set the level, share, charge and limits of a waiter; return an error text, "" if its fields are valid."""
         waiter.level = self._level_of(waiter, head)
         if self._share_header:
             waiter.share = head.received(self._share_header) or b""
@@ -74,7 +74,7 @@ class RequestClassifier:
         rule = self._rule_for(head)
         if rule is not None:
             waiter.charge = rule.charge
-        if not self._reads_limits or waiter.sorted:
+        if not self._reads_limits or waiter.is_classified:
             return ""
         return self._read_limits(waiter, head)
 
@@ -82,19 +82,21 @@ class RequestClassifier:
         """Return how long the waiter may wait from its arrival, in seconds; `usual_s` is the limit of the revision."""
         own_s = waiter.own_timeout_s
         if own_s != NEVER:
-            most_s = self._timeout_max_s
-            usual_s = min(own_s, usual_s if most_s is None else most_s)
+            timeout_max_s = self._timeout_max_s
+            usual_s = min(own_s, usual_s if timeout_max_s is None else timeout_max_s)
         return min(usual_s, waiter.own_deadline_s)
 
     # --- within ---
 
     def _rule_for(self, head: RequestHead) -> _Rule | None:
+        """Return the first rule that matches; None if none does."""
         for rule in self._rules:
             if rule.matches(head):
                 return rule
         return None
 
     def _level_of(self, waiter: Waiter, head: RequestHead) -> int:
+        """Return the priority level of a request: that of its user, of its header, or the default."""
         user = waiter.user
         if user is not None and user.level != NO_LEVEL:
             return user.level
@@ -110,17 +112,18 @@ class RequestClassifier:
         return min(max(int(text), 0), PRIORITY_LEVELS - 1)
 
     def _read_limits(self, waiter: Waiter, head: RequestHead) -> str:
+        """Set the limits that the request states in header fields; return an error text, "" if they are valid."""
         text = head.received(_QUEUE_TIMEOUT)
         if text is not None:
             seconds = parse_seconds(text.decode("latin-1"))
             if seconds is None:
-                return _no_duration(QUEUE_TIMEOUT_HEADER, text)
+                return _duration_problem(QUEUE_TIMEOUT_HEADER, text)
             waiter.own_timeout_s = seconds
         text = head.received(_DEADLINE)
         if text is not None:
             seconds = parse_seconds(text.decode("latin-1"))
             if seconds is None:
-                return _no_duration(DEADLINE_HEADER, text)
+                return _duration_problem(DEADLINE_HEADER, text)
             waiter.own_deadline_s = min(waiter.own_deadline_s, seconds)
         return ""
 
@@ -152,15 +155,15 @@ class Admission:
             waiter.exempt = classifier.is_exempt(head)
         return waiter.exempt
 
-    def sort(self, waiter: Waiter) -> Reason | None:
+    def classify(self, waiter: Waiter) -> Reason | None:
         """Classify the waiter; return BAD_REQUEST if its header fields are invalid."""
         classifier = self._classifier
         head = None if classifier is None else waiter.request()
         if classifier is not None and head is not None:
-            self.detail = classifier.sort(waiter, head)
+            self.detail = classifier.classify(waiter, head)
             if self.detail:
                 return Reason.BAD_REQUEST
-        waiter.sorted = True
+        waiter.is_classified = True
         return None
 
     def limit_s(self, waiter: Waiter, usual_s: float) -> float:
@@ -195,5 +198,5 @@ def _path_of(head: RequestHead) -> bytes:
     return head.target.partition(b"?")[0]
 
 
-def _no_duration(name: str, text: bytes) -> str:
+def _duration_problem(name: str, text: bytes) -> str:
     return f"{name}: found {text[:40].decode('latin-1')!r}, expected seconds or a duration such as 300ms, 5s or 2m"

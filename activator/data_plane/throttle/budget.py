@@ -1,4 +1,4 @@
-"""Two budgets: for requests and bytes that are held, and for retries.
+"""Two kinds of budgets: for requests and bytes that are held, and for retries.
 
 There is one HeldBudget per worker, one per revision and one for all temporary files, and one RetryBudget per revision.
 Only one event loop reads and writes each of them. Their counters are exported as metrics.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-RETRY_BUDGET_MAX: Final = 100.0  # retries available after a period without any
+RETRY_BUDGET_MAX: Final = 100.0  # retries that are available after many requests without one
 RETRY_BUDGET_SHARE: Final = 0.2  # retries that each further request adds
 
 NO_LIMIT: Final = 1 << 62
@@ -46,6 +46,7 @@ class HeldBudget:
         return self.held_bytes <= self.bytes_max // 2
 
     def give_back(self, count: int) -> None:
+        """Release `count` bytes."""
         self.held_bytes -= count
         assert self.held_bytes >= 0
 

@@ -32,7 +32,7 @@ class ControlledDelay:
         self._standing_since_s = now_s
 
     def is_late(self, waiter: Waiter, now_s: float) -> bool:
-        """Return True if the waiter is to be rejected instead of served, provided that others wait behind it."""
+        """Return True if the waiter is to be rejected instead of served, provided that more waiters follow it."""
         since_s = self._standing_since_s
         if now_s - since_s < self.interval_s or waiter.is_retry:
             return False

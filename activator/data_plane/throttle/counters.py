@@ -47,7 +47,7 @@ class TokenTraffic:
     def __init__(self) -> None:
         self.prompt: i64 = 0
         self.completion: i64 = 0
-        self.cached: i64 = 0  # the part of `prompt` that was not processed again
+        self.cached: i64 = 0  # the part of `prompt` that pods had in their caches
         self.first_token = Histogram(FIRST_TOKEN_BOUNDS_S)
         self.output_token = Histogram(OUTPUT_TOKEN_BOUNDS_S)
         self.by_user: dict[str, tuple[int, int]] = {}  # `prompt` and `completion`, by the name of the user
@@ -113,8 +113,8 @@ class Traffic:
         """Add the phases of a request that waited for a cold start and received a response."""
         if not self.cold:
             self.cold = {phase: Histogram(COLD_BOUNDS_S) for phase in PHASES}
-        for phase, took_s in zip(PHASES, phases, strict=True):
-            self.cold[phase].observe(took_s)
+        for phase, duration_s in zip(PHASES, phases, strict=True):
+            self.cold[phase].observe(duration_s)
 
 
 @final
@@ -129,7 +129,7 @@ class RevisionCounters:
         self.quiet: int = 0  # requests in progress that do not count as activity
         self.quiet_total: int = 0
         self.failed_totals: dict[Reason, int] = {}  # requests that ended without a complete response of their pod
-        self.codes: dict[int, int] = {}
+        self.codes: dict[int, int] = {}  # response heads of pods, by status
         self.grpc_statuses: dict[int, int] = {}  # gRPC calls that have ended in any way, by status
         self.client_gone_total: int = 0
         self.retries: dict[Reason, int] = {}  # retries, by the reason of the failed attempt
@@ -139,14 +139,14 @@ class RevisionCounters:
         self._traffic: Traffic | None = None
 
     def keep_requests(self, count: int) -> None:
-        """Keep records of so many last requests, among them those that there are."""
-        last = self.last_requests
+        """Keep the records of the last `count` requests from now on, beginning with the existing ones."""
+        former = self.last_requests
         if count == 0:
             self.last_requests = None
-        elif last is None or last.count != count:
-            self.last_requests = (
-                LastRequests(count) if last is None else LastRequests(count, last.oldest_first(), last.evicted)
-            )
+        elif former is None:
+            self.last_requests = LastRequests(count)
+        elif former.count != count:
+            self.last_requests = LastRequests(count, former.oldest_first(), former.evicted)
 
     @property
     def traffic(self) -> Traffic:
@@ -182,7 +182,7 @@ class Errors:
         self._key = key
         self._events = events
         self._counters = counters
-        self._of_hooks: int = 0
+        self._hook_errors: int = 0
 
     def raised(self, error: Exception) -> None:
         """Count and report the exception of a waiter, or of a policy that picks a waiter's pod."""
@@ -192,6 +192,6 @@ class Errors:
     def hook_raised(self, error: Exception) -> None:
         """Count the exception of a policy's hook; report the 1st, 2nd, 4th, 8th …: each request may raise it."""
         self._counters.errors_total += 1
-        self._of_hooks += 1
-        if self._of_hooks & (self._of_hooks - 1) == 0:
+        self._hook_errors += 1
+        if self._hook_errors & (self._hook_errors - 1) == 0:
             self._events.failed(self._key, error)

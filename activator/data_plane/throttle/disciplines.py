@@ -81,7 +81,7 @@ class KeyQueue(SubQueue):
         super().__init__(queue)
         self.key = key
         self.weight = weight
-        self.shared = shared
+        self.shared = shared  # it is for all keys beyond the bound
         self.is_plain = is_plain  # counted for the bound of keys without a weight
         self.deficit: int = 0
         self.in_turn: bool = False  # it has received its quantum for this turn
@@ -92,8 +92,8 @@ class KeyQueue(SubQueue):
 class FairQueue(WaiterQueue):
     """The discipline `fair`, or one level of `queue`.
 
-    `weights`: of keys whose weight is not 1; `charge_max`: the largest possible charge; `users`: the weights of users,
-    None if the keys are no users.
+    `weights`: the weights of the revision, by key; `charge_max`: the largest possible charge; `users`: the weights of
+    users by name, None if the keys are not users.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class FairQueue(WaiterQueue):
         self._sub_queues: dict[bytes, KeyQueue] = {}
         self._shared: KeyQueue = KeyQueue(self._queue, b"", 1, True, False)
         self._turn: KeyQueue | None = None  # the head of the round
-        self._last: KeyQueue | None = None
+        self._last: KeyQueue | None = None  # the end of the round
 
     @property
     def keys(self) -> int:
@@ -139,7 +139,7 @@ class FairQueue(WaiterQueue):
 
     def join(self, waiter: Waiter) -> None:
         if waiter.charge > self._quantum:
-            waiter.charge = self._quantum  # classified by rules that have changed since
+            waiter.charge = self._quantum  # the rules by which it was classified have changed
         sub_queue = self._sub_queue_of(waiter.share)
         if sub_queue.length == 0:
             self._append(sub_queue)
@@ -179,10 +179,10 @@ class FairQueue(WaiterQueue):
         return {"keys_waiting": self.keys, "sharing_one_key": self._shared.length}
 
     def by_arrival(self) -> list[Waiter]:
-        found = self._shared.waiters()
+        waiters = self._shared.waiters()
         for sub_queue in self._sub_queues.values():
-            found.extend(sub_queue.waiters())
-        return sorted_by_arrival(found)
+            waiters.extend(sub_queue.waiters())
+        return sorted_by_arrival(waiters)
 
     def weigh_users(self, weights: dict[bytes, int]) -> None:
         if self._users is None:
@@ -202,6 +202,7 @@ class FairQueue(WaiterQueue):
         return self._users.get(key, 0) if weight == 0 and self._users is not None else weight
 
     def _sub_queue_of(self, key: bytes) -> KeyQueue:
+        """Return the sub-queue of a key, created on first use, or the shared one if there are too many keys."""
         sub_queue = self._sub_queues.get(key)
         if sub_queue is not None:
             return sub_queue
@@ -217,6 +218,7 @@ class FairQueue(WaiterQueue):
         return sub_queue
 
     def _forget(self, sub_queue: KeyQueue) -> None:
+        """Remove a key without waiters from the round; the shared one is kept for later."""
         self._drop(sub_queue)
         sub_queue.deficit = 0
         sub_queue.in_turn = False
@@ -229,6 +231,7 @@ class FairQueue(WaiterQueue):
     # --- the round ---
 
     def _append(self, sub_queue: KeyQueue) -> None:
+        """Add a key at the end of the round."""
         last = self._last
         sub_queue.round_prev = last
         sub_queue.round_next = None
@@ -239,6 +242,7 @@ class FairQueue(WaiterQueue):
         self._last = sub_queue
 
     def _prepend(self, sub_queue: KeyQueue) -> None:
+        """Give a key the next turn."""
         first = self._turn
         sub_queue.round_next = first
         sub_queue.round_prev = None
@@ -276,16 +280,16 @@ class PriorityQueue(WaiterQueue):
 
     def first(self) -> Waiter | None:
         chosen: Waiter | None = None
-        chosen_at_s = 0.0
+        chosen_order_s = 0.0
         ahead_s = 0.0
         for level in self._levels:
             if level.length != 0:
                 waiter = level.first()
                 assert waiter is not None
-                at_s = waiter.asked_s - ahead_s
-                if chosen is None or at_s <= chosen_at_s:  # at equal times the higher level goes first
+                order_s = waiter.asked_s - ahead_s
+                if chosen is None or order_s <= chosen_order_s:  # at equal times the higher level goes first
                     chosen = waiter
-                    chosen_at_s = at_s
+                    chosen_order_s = order_s
             ahead_s += self._ageing_s
         return chosen
 
@@ -319,10 +323,10 @@ class PriorityQueue(WaiterQueue):
         return shares
 
     def by_arrival(self) -> list[Waiter]:
-        found: list[Waiter] = []
+        waiters: list[Waiter] = []
         for level in self._levels:
-            found.extend(level.by_arrival())
-        return sorted_by_arrival(found)
+            waiters.extend(level.by_arrival())
+        return sorted_by_arrival(waiters)
 
     def weigh_users(self, weights: dict[bytes, int]) -> None:
         for level in self._levels:
@@ -340,7 +344,7 @@ def make_queue(spec: QueueSpec, user_weights: dict[bytes, int] | None = None) ->
         users = None if discipline.key_header else user_weights or {}
         if discipline.name == "fair":
             return FairQueue(weights, charge_max, FAIR_KEYS_MAX, None, users)
-        round_of = partial(FairQueue, weights, charge_max, FAIR_KEYS_MAX, users=users)
-        return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s, round_of)
+        make_level = partial(FairQueue, weights, charge_max, FAIR_KEYS_MAX, users=users)
+        return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s, make_level)
     assert discipline.name == "fifo", f"no discipline is called {discipline.name}"
     return FifoQueue()

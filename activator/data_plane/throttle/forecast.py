@@ -15,7 +15,7 @@ from activator.runtime.clock import NEVER
 
 RETRY_AFTER_MIN_S: Final = 1
 RETRY_AFTER_MAX_S: Final = 120
-_HALF_LIFE_S: Final = 10.0  # how fast the rate decays, in time during which requests waited
+_HALF_LIFE_S: Final = 10.0  # after this time with waiting requests, older events count half
 _LIFE_S: Final = _HALF_LIFE_S / 0.6931  # half-life / ln 2: the limit of the decayed time
 _STEP_S: Final = 0.01  # decay is computed at most this often, because each handover needs it
 _SPAN_MIN_S: Final = 0.05  # a rate over less time than this is not meaningful
@@ -29,28 +29,28 @@ class Forecast:
         # Slots that became free while requests waited, and the time during which requests waited; both decay together.
         self._freed: float = 0.0
         self._span_s: float = 0.0
-        self._at_s: float = 0.0
-        self._standing: bool = False
+        self._aged_at_s: float = 0.0  # when both were computed
+        self._has_queue: bool = False  # requests wait
         # Starts from zero.
         self._starting_since_s: float = NEVER
         self._start_last_s: float = NEVER
         self._start_best_s: float = NEVER
         self.not_before_s: float = 0.0  # the time of the next start attempt; 0: unknown
         # The fastest request.
-        self._quickest_s: float = NEVER
-        self._quickest_before_s: float = NEVER
+        self._quickest_s: float = NEVER  # in the current window
+        self._former_quickest_s: float = NEVER  # in the window before
         self._window_since_s: float = 0.0
 
     # --- events ---
 
     def queue_formed(self, now_s: float) -> None:
         """Handle the arrival of the first waiting request."""
-        self._at_s = now_s
-        self._standing = True
+        self._aged_at_s = now_s
+        self._has_queue = True
 
     def queue_emptied(self, now_s: float) -> None:
         self._age(now_s)
-        self._standing = False
+        self._has_queue = False
 
     def slot_freed(self, now_s: float) -> None:
         """Handle the end of a request while others wait."""
@@ -78,15 +78,15 @@ class Forecast:
         """Stop measuring a start that has failed or that no request waits for."""
         self._starting_since_s = NEVER
 
-    def served(self, took_s: float, now_s: float) -> None:
-        """Record a successful request that took `took_s`."""
+    def served(self, duration_s: float, now_s: float) -> None:
+        """Record a successful request that took `duration_s`."""
         if now_s - self._window_since_s > _QUICKEST_WINDOW_S:
             idle = now_s - self._window_since_s > 2.0 * _QUICKEST_WINDOW_S
-            self._quickest_before_s = NEVER if idle else self._quickest_s
+            self._former_quickest_s = NEVER if idle else self._quickest_s
             self._quickest_s = NEVER
             self._window_since_s = now_s
-        if took_s < self._quickest_s:
-            self._quickest_s = took_s
+        if duration_s < self._quickest_s:
+            self._quickest_s = duration_s
 
     # --- queries ---
 
@@ -114,7 +114,7 @@ class Forecast:
         start_s = 0.0
         if self._starting_since_s != NEVER and self._start_best_s != NEVER:
             start_s = max(self._start_best_s - (now_s - self._starting_since_s), 0.0)
-        quickest_s = min(self._quickest_s, self._quickest_before_s)
+        quickest_s = min(self._quickest_s, self._former_quickest_s)
         if slots_max <= 0 or quickest_s == NEVER or now_s - self._window_since_s > 2.0 * _QUICKEST_WINDOW_S:
             return start_s
         # All slots may become free at once, and then again each time the fastest request ends.
@@ -123,18 +123,20 @@ class Forecast:
     # --- within ---
 
     def _start_left_s(self, now_s: float) -> float:
+        """Return the expected time until the current start ends."""
         elapsed_s = now_s - self._starting_since_s
         if self._start_last_s != NEVER and self._start_last_s > elapsed_s:
             return self._start_last_s - elapsed_s
         return elapsed_s  # unknown or overdue: assume as long again as it has taken so far
 
     def _age(self, now_s: float) -> None:
-        if not self._standing:
+        """Let the rate decay until now, while requests wait."""
+        if not self._has_queue:
             return
-        passed_s = now_s - self._at_s
+        passed_s = now_s - self._aged_at_s
         if passed_s < _STEP_S:
             return
-        kept: float = 2.0 ** (-passed_s / _HALF_LIFE_S)
-        self._freed *= kept
-        self._span_s = self._span_s * kept + _LIFE_S * (1.0 - kept)
-        self._at_s = now_s
+        factor: float = 2.0 ** (-passed_s / _HALF_LIFE_S)
+        self._freed *= factor
+        self._span_s = self._span_s * factor + _LIFE_S * (1.0 - factor)
+        self._aged_at_s = now_s

@@ -41,8 +41,8 @@ class HeldBody:
 
     def __init__(self, budget: HeldBudget) -> None:
         self._budget = budget
-        self._of_revision: HeldBudget | None = None
-        self.refused_for: str = ""  # the exhausted budget, unless it is the worker's
+        self._revision_budget: HeldBudget | None = None
+        self.refused_for: str = ""  # names the exhausted budget; empty: that of the worker
         self.pieces: list[bytes] = []
         self.size: int = 0
         self._small: int = 0  # how many of the last pieces are small
@@ -51,8 +51,8 @@ class HeldBody:
         """Append a piece; return False and keep nothing if a budget does not allow it."""
         if not self._budget.take(len(data)):
             return False
-        of_revision = self._of_revision
-        if of_revision is not None and not of_revision.take(len(data)):
+        revision_budget = self._revision_budget
+        if revision_budget is not None and not revision_budget.take(len(data)):
             self._budget.give_back(len(data))
             self.refused_for = _REVISION
             return False
@@ -67,40 +67,40 @@ class HeldBody:
 
     def replace(self, start: int, end: int, data: bytes) -> bool:
         """Replace a range of bytes before the revision is known; return False if the budget is exhausted."""
-        more = len(data) - (end - start)
-        if more > 0 and not self._budget.take(more):
+        growth = len(data) - (end - start)
+        if growth > 0 and not self._budget.take(growth):
             return False
-        if more < 0:
-            self._budget.give_back(-more)
+        if growth < 0:
+            self._budget.give_back(-growth)
         whole = b"".join(self.pieces)
         whole = b"%b%b%b" % (whole[:start], data, whole[end:])
         self.pieces = [whole] if whole else []
-        self.size += more
+        self.size += growth
         self._small = 0
         return True
 
-    def assign(self, of_revision: HeldBudget) -> bool:
-        """Charge the body to the budget of its revision; return False if that does not allow it. Call it once."""
-        if not of_revision.take(self.size):
+    def assign(self, revision_budget: HeldBudget) -> bool:
+        """Charge the body to the budget of its revision; return False if it is exhausted. Call it once."""
+        if not revision_budget.take(self.size):
             self.refused_for = _REVISION
             return False
-        self._of_revision = of_revision
+        self._revision_budget = revision_budget
         return True
 
-    def move(self, of_revision: HeldBudget) -> bool:
-        """Move the body to the budget of another revision; return False and change nothing if that is exhausted."""
-        if not of_revision.take(self.size):
+    def move(self, revision_budget: HeldBudget) -> bool:
+        """Move the body to the budget of another revision; return False and change nothing if it is exhausted."""
+        if not revision_budget.take(self.size):
             return False
-        if self._of_revision is not None:
-            self._of_revision.give_back(self.size)
-        self._of_revision = of_revision
+        if self._revision_budget is not None:
+            self._revision_budget.give_back(self.size)
+        self._revision_budget = revision_budget
         return True
 
     def drop(self) -> None:
         """Release all pieces; call it once."""
         self._budget.give_back(self.size)
-        if self._of_revision is not None:
-            self._of_revision.give_back(self.size)
+        if self._revision_budget is not None:
+            self._revision_budget.give_back(self.size)
         self.size = 0
         self.pieces = []
 
@@ -108,52 +108,57 @@ class HeldBody:
 class BodyBuffer:
     """The buffer of one body.
 
-    `memory_max` and `file_max` are bytes; `of_worker` and `of_revision` count the memory, `of_files` the files.
+    `memory_max` and `file_max` are bytes; `worker_budget` and `revision_budget` count the memory, `files_budget` files.
     """
 
     def __init__(
-        self, memory_max: int, file_max: int, of_worker: HeldBudget, of_revision: HeldBudget, of_files: HeldBudget
+        self,
+        memory_max: int,
+        file_max: int,
+        worker_budget: HeldBudget,
+        revision_budget: HeldBudget,
+        files_budget: HeldBudget,
     ) -> None:
         self._memory_max = memory_max
         self._file_max = file_max
-        self._of_worker = of_worker
-        self._of_revision = of_revision
-        self._of_files = of_files
+        self._worker_budget = worker_budget
+        self._revision_budget = revision_budget
+        self._files_budget = files_budget
         self._pieces: deque[bytes] = deque()
         self._small: int = 0  # upper bound of how many of the last pieces are small
         self._memory: int = 0  # bytes in `_pieces`
         self._memory_reserved: int = 0  # bytes taken from the budgets for them
         self._file: int = -1  # file descriptor; -1: none
-        self._read: int = 0  # offset of the first byte of the file that was not taken
-        self._written: int = 0  # offset after the last byte that was written
-        self._file_reserved: int = 0
+        self._file_start: int = 0  # offset of the first byte of the file that was not taken
+        self._file_end: int = 0  # offset after the last byte that was written
+        self._file_reserved: int = 0  # bytes taken from the budget of the files
         self._file_failed: bool = False  # for example, no space left on the device; no more is written
-        self._behind: bytes = b""  # data that could not be written, after the content of the file
+        self._unwritten: bytes = b""  # data that could not be written, after the content of the file
         self._is_whole: bool = False  # no more data will be appended
 
     @property
     def size(self) -> int:
         """The number of buffered bytes."""
-        return self._memory + self._written - self._read + len(self._behind)
+        return self._memory + self._file_end - self._file_start + len(self._unwritten)
 
     def in_memory(self) -> bytes | None:
         """Return the buffered bytes without removing them; None if a part of them is in a file."""
-        return None if self._written > self._read or self._behind else b"".join(self._pieces)
+        return None if self._file_end > self._file_start or self._unwritten else b"".join(self._pieces)
 
     def has_room(self) -> bool:
         """Return True if the data of one more read can be kept; space for it is reserved then."""
-        if self._written == self._read and self._memory < self._memory_max and self._reserve_memory():
+        if self._file_end == self._file_start and self._memory < self._memory_max and self._reserve_memory():
             return True
-        return self._written + READ_MAX_BYTES <= self._file_max and not self._file_failed and self._reserve_file()
+        return self._file_end + READ_MAX_BYTES <= self._file_max and not self._file_failed and self._reserve_file()
 
     def append(self, data: bytes) -> None:
         """Append `data`; `has_room` must have returned True before."""
-        in_file = self._written > self._read
+        in_file = self._file_end > self._file_start
         if (in_file or self._memory + len(data) > self._memory_reserved) and self._file_max > 0:
             if not self._file_failed and self._append_to_file(data):
                 return
             if in_file:
-                self._behind += data  # at most one read: `has_room` is False from now on
+                self._unwritten += data  # at most one read: `has_room` is False from now on
                 return
         self._add(data)
 
@@ -164,7 +169,7 @@ class BodyBuffer:
         """
         pieces = self._pieces
         if not pieces:
-            if self._written > self._read:
+            if self._file_end > self._file_start:
                 return self._take_from_file(bytes_max)
             return b""
         data = pieces.popleft()
@@ -179,28 +184,28 @@ class BodyBuffer:
         self._trim_memory()
         return data
 
-    def move(self, of_revision: HeldBudget) -> bool:
-        """Move the buffer to the budget of another revision; return False and change nothing if that is exhausted."""
-        if not of_revision.take(self._memory_reserved):
+    def move(self, revision_budget: HeldBudget) -> bool:
+        """Move the buffer to the budget of another revision; return False and change nothing if it is exhausted."""
+        if not revision_budget.take(self._memory_reserved):
             return False
-        self._of_revision.give_back(self._memory_reserved)
-        self._of_revision = of_revision
+        self._revision_budget.give_back(self._memory_reserved)
+        self._revision_budget = revision_budget
         return True
 
     def ended(self) -> None:
         """Release the reservation for further data, because no more will be appended."""
         self._is_whole = True
         self._trim_memory()
-        self._give_back_file(max(self._file_reserved - self._written, 0))
+        self._give_back_file(max(self._file_reserved - self._file_end, 0))
 
     def drop(self) -> None:
         """Discard everything and release the budgets."""
         self._pieces.clear()
-        self._behind = b""
+        self._unwritten = b""
         self._memory = 0
         self._give_back_memory(self._memory_reserved)
         self._give_back_file(self._file_reserved)
-        self._read = self._written = 0
+        self._file_start = self._file_end = 0
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -208,6 +213,7 @@ class BodyBuffer:
     # --- within ---
 
     def _add(self, data: bytes) -> None:
+        """Append data in memory; join small pieces."""
         pieces = self._pieces
         pieces.append(data)
         self._memory += len(data)
@@ -219,15 +225,16 @@ class BodyBuffer:
             pieces.append(b"".join(last))
 
     def _reserve_memory(self) -> bool:
-        wanted = self._memory + READ_MAX_BYTES - self._memory_reserved
-        if wanted <= 0:
+        """Reserve memory for one more read; return False if a budget does not allow it."""
+        missing = self._memory + READ_MAX_BYTES - self._memory_reserved
+        if missing <= 0:
             return True
-        if not self._of_worker.take_spare(wanted):
+        if not self._worker_budget.take_spare(missing):
             return False
-        if not self._of_revision.take_spare(wanted):
-            self._of_worker.give_back(wanted)
+        if not self._revision_budget.take_spare(missing):
+            self._worker_budget.give_back(missing)
             return False
-        self._memory_reserved += wanted
+        self._memory_reserved += missing
         return True
 
     def _trim_memory(self) -> None:
@@ -237,46 +244,49 @@ class BodyBuffer:
 
     def _give_back_memory(self, count: int) -> None:
         self._memory_reserved -= count
-        self._of_worker.give_back(count)
-        self._of_revision.give_back(count)
+        self._worker_budget.give_back(count)
+        self._revision_budget.give_back(count)
 
     def _reserve_file(self) -> bool:
-        wanted = self._written + READ_MAX_BYTES - self._file_reserved
-        if wanted > 0:
-            if not self._of_files.take(wanted):
+        """Reserve space in the file for one more read; return False if the budget does not allow it."""
+        missing = self._file_end + READ_MAX_BYTES - self._file_reserved
+        if missing > 0:
+            if not self._files_budget.take(missing):
                 return False
-            self._file_reserved += wanted
+            self._file_reserved += missing
         return True
 
     def _give_back_file(self, count: int) -> None:
         self._file_reserved -= count
-        self._of_files.give_back(count)
+        self._files_budget.give_back(count)
 
     def _append_to_file(self, data: bytes) -> bool:
+        """Write data to the end of the file; return False if that fails."""
         try:
             if self._file < 0:
                 self._file = _unnamed_file()
             written = 0
             while written < len(data):
-                written += os.pwrite(self._file, data[written:] if written else data, self._written + written)
+                written += os.pwrite(self._file, data[written:] if written else data, self._file_end + written)
         except OSError:
             self._file_failed = True
             return False
-        self._written += len(data)
+        self._file_end += len(data)
         return True
 
     def _take_from_file(self, bytes_max: int) -> bytes:
-        data = os.pread(self._file, min(bytes_max, self._written - self._read), self._read)
+        """Remove and return up to `bytes_max` bytes of the file. Raises OSError."""
+        data = os.pread(self._file, min(bytes_max, self._file_end - self._file_start), self._file_start)
         if not data:
             raise OSError("a temporary file is shorter than what was written to it")
-        self._read += len(data)
-        if self._read == self._written:
+        self._file_start += len(data)
+        if self._file_start == self._file_end:
             os.ftruncate(self._file, 0)
-            self._read = self._written = 0
+            self._file_start = self._file_end = 0
             self._give_back_file(self._file_reserved)
-            if self._behind:  # memory may be used again, after this data
-                self._add(self._behind)
-                self._behind = b""
+            if self._unwritten:  # memory may be used again, after this data
+                self._add(self._unwritten)
+                self._unwritten = b""
         return data
 
 

@@ -16,7 +16,7 @@ from lb.tracker import PodTracker
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SlotEvents:
-    """The receiver of a throttler's reports about the revision `key`. `epoch`: of the pod (lb/tracker.py)."""
+    """The receiver of a throttler's reports about the revision `key`. `epoch`: that of the pod's tracker."""
 
     def activated(self, key: str) -> None:
         """Handle the first request after an idle period."""

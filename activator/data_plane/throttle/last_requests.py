@@ -12,7 +12,7 @@ from activator.codec.token_counts import TokenCounts
 
 
 class RequestRecord(NamedTuple):
-    """One request that has ended. Durations in seconds; None: it did not get so far."""
+    """One request that has ended. Durations in seconds; None: the request ended before that."""
 
     number: int  # unique in this data plane
     revision: str
@@ -41,7 +41,7 @@ class RequestRecord(NamedTuple):
 
 @final
 class LastRequests:
-    """The last `count` records of one revision. `evicted`: the number of the last one that was dropped for another."""
+    """The last `count` records of one revision. `evicted`: the number of the last one that was replaced."""
 
     def __init__(self, count: int, earlier: Iterable[RequestRecord] = (), evicted: int = 0) -> None:
         self.count = count
@@ -62,7 +62,7 @@ class LastRequests:
 
 def newest(rings: list[LastRequests], count: int) -> list[RequestRecord]:
     """Return the last `count` records of all these rings, the newest first."""
-    merged = heapq.merge(*[one.newest_first() for one in rings], key=_by_age)
+    merged = heapq.merge(*[ring.newest_first() for ring in rings], key=_by_age)
     return list(islice(merged, count))
 
 

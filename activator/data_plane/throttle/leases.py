@@ -45,7 +45,7 @@ class Lease(LeaseNode):
     """One reserved slot. `attachment`: the pod's connection pool at the time of the grant."""
 
     def __init__(self, tracker: PodTracker, granted_s: float) -> None:
-        # The list links. super().__init__ is not called, because it would only set these.
+        # The links of both lists. super().__init__ is not called, because it would only set these.
         self.is_lease = True
         self.older = NO_LEASE
         self.newer = NO_LEASE
@@ -76,6 +76,7 @@ class Leases:
         self._newest: LeaseNode = NO_LEASE
 
     def open(self, lease: Lease, holder: LeaseHolder) -> None:
+        """Add a new lease, which `holder` uses."""
         lease.holder = holder
         self.count += 1
         newest = self._newest
@@ -101,7 +102,7 @@ class Leases:
         leave_pod(lease)
 
     def move(self, lease: Lease, tracker: PodTracker) -> None:
-        """Move a lease to the slot that its pod has now."""
+        """Move a lease to the new slot of its pod."""
         leave_pod(lease)
         lease.tracker = tracker
         lease.generation = tracker.generation
@@ -112,14 +113,14 @@ class Leases:
 
     def __iter__(self) -> Iterator[Lease]:
         """Iterate over a copy of the open leases, the oldest first; leases may be closed during the iteration."""
-        found: list[Lease] = []
+        leases: list[Lease] = []
         node = self._newest
         while node.is_lease:
             assert isinstance(node, Lease)
-            found.append(node)
+            leases.append(node)
             node = node.older
-        found.reverse()
-        return iter(found)
+        leases.reverse()
+        return iter(leases)
 
 
 def newest_of(tracker: PodTracker) -> Lease | None:
@@ -154,6 +155,7 @@ def leave_pod(lease: Lease) -> None:
 
 
 def _join_pod(lease: Lease) -> None:
+    """Add the lease to the list of its slot."""
     tracker = lease.tracker
     newest = tracker.leases
     if newest.is_lease:

@@ -2,8 +2,8 @@
 
 Rules
   1. It grants nothing. The throttler (revision.py) removes the first waiter and reserves a slot for it.
-  2. No request joins a queue of `depth` requests, or a process that holds the maximum of requests. A request that
-     is retried at another pod is always let in, so the bound may be exceeded by the number of requests in flight.
+  2. No request joins a queue of `depth` requests, or any queue of a worker that holds its maximum of requests. A
+     request that is retried at another pod is always let in, so the bound may be exceeded by the requests in flight.
   3. A waiter that leaves without a slot is removed by its owner or rejected, now or in a later turn (rejection.py).
   4. Requests that wait for a revision without capacity wait for a start from zero; the queue records that start.
 """
@@ -59,7 +59,7 @@ class Positions:
         the last.
         """
         if now_s - self._read_s >= POSITIONS_AGE_S or len(self._arrivals) == 0:
-            self._arrivals = [one.arrival for one in waiters.by_arrival()]
+            self._arrivals = [queued.arrival for queued in waiters.by_arrival()]
             self._read_s = now_s
         arrivals = self._arrivals
         if len(arrivals) == 0 or waiter.arrival > arrivals[-1]:
@@ -80,8 +80,8 @@ class StartObservers:
 class RevisionQueue:
     """The waiting requests of one revision.
 
-    `process` counts the waiting requests of all revisions; `refusals_per_turn_max` bounds how many waiters are rejected
-    in one turn of the loop; `failed(error)` is called when a waiter raises while it is rejected.
+    `worker_budget` counts the waiting requests of all revisions of this worker; `refusals_per_turn_max` bounds how many
+    waiters are rejected in one turn of the loop; `failed(error)` is called when a waiter raises while it is rejected.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RevisionQueue:
         events: SlotEvents,
         now: Now,
         defer: Defer,
-        process: HeldBudget,
+        worker_budget: HeldBudget,
         failed: Callable[[Exception], None],
         refusals_per_turn_max: int,
     ) -> None:
@@ -114,12 +114,12 @@ class RevisionQueue:
         self._counters = counters
         self._events = events
         self._now = now
-        self._process = process
-        self._rejections = Rejections(now, defer, process.request_left, failed, refusals_per_turn_max)
+        self._worker_budget = worker_budget
+        self._rejections = Rejections(now, defer, worker_budget.request_left, failed, refusals_per_turn_max)
         self._start_observers: StartObservers | None = None  # created on first use
-        self._asked_s: float = 0.0
+        self._asked_s: float = 0.0  # the latest arrival time
 
-    # --- a request and its place ---
+    # --- waiters ---
 
     def arrive(self, waiter: Waiter, now_s: float) -> None:
         """Assign an arrival number and time to a waiter."""
@@ -137,12 +137,12 @@ class RevisionQueue:
                 refusal = Reason.NOT_AVAILABLE
             elif self.waiters.length >= self._spec.depth:
                 refusal = Reason.QUEUE_FULL
-            elif self._process.is_full():
+            elif self._worker_budget.is_full():
                 refusal = Reason.HELD_REQUESTS_FULL
-            elif self._process.refuses and not waiter.is_remote and self._sharing.source is None:
-                refusal = Reason.OVERLOADED  # what waits for the slots of another worker is that one's to refuse
+            elif self._worker_budget.refuses and not waiter.is_remote and self._sharing.source is None:
+                refusal = Reason.OVERLOADED  # with a source, the worker that grants the slots decides
             else:
-                refusal = self.admission.sort(waiter)
+                refusal = self.admission.classify(waiter)
         if refusal is None and self.admission.predicts and self._sharing.source is None:
             limit_s = self.wait_limit_s(waiter)
             refusal = self.admission.predict(waiter, self.waiters, self._table.capacity, limit_s, self._now())
@@ -166,7 +166,7 @@ class RevisionQueue:
         """Remove the waiter for its owner, because its client has disconnected. No effect if it does not wait."""
         if waiter.is_queued:
             self._leave(waiter)
-            self._process.request_left()
+            self._worker_budget.request_left()
 
     def overdue(self, waiter: Waiter) -> None:
         """Reject a waiter that has reached its time limit, and free its position at once."""
@@ -201,7 +201,7 @@ class RevisionQueue:
         """Remove the first waiter, which is granted a slot."""
         waiters = self.waiters
         waiters.take(waiter)
-        self._process.request_left()
+        self._worker_budget.request_left()
         self.forecast.start_ended(now_s)
         if waiters.length == 0:
             self.forecast.queue_emptied(now_s)
@@ -231,10 +231,10 @@ class RevisionQueue:
         if start is not None and start.placed_s == 0.0:
             start.placed_s = self._now()
 
-    def pod_ready(self, is_only_one: bool = True) -> None:
-        """Record that a pod is ready; `is_only_one`: no other one was."""
+    def pod_ready(self, is_first: bool = True) -> None:
+        """Record that a pod is ready; `is_first`: no other pod was ready."""
         self.was_ready = True
-        if is_only_one and self.delay is not None:
+        if is_first and self.delay is not None:
             self.delay.queue_formed(self._now())
         start = self.start
         if start is not None:
@@ -265,11 +265,11 @@ class RevisionQueue:
                 self.delay.queue_formed(self._now())
         if spec.queue.discipline == old.discipline and spec.queue.rules == old.rules:
             return
-        before = self.waiters
+        former = self.waiters
         self.waiters = make_queue(spec.queue, self._user_weights)
-        for waiter in before.by_arrival():
-            before.leave(waiter)
-            self.admission.sort(waiter)
+        for waiter in former.by_arrival():
+            former.leave(waiter)
+            self.admission.classify(waiter)
             self.waiters.join(waiter)
 
     def weigh_users(self, weights: dict[bytes, int]) -> None:
@@ -285,18 +285,18 @@ class RevisionQueue:
     # --- with other members (ownership/) ---
 
     def must_wait(self) -> None:
-        """Report a queue: the owner has no slot for a waiter of it."""
+        """Report that a queue has formed: the owner has no slot for a waiter."""
         self._events.queue_formed(self._key)
 
     def take_lent(self, waiter: Waiter, now_s: float) -> None:
         """Remove a waiter, at any position, that the owner has granted a slot."""
         self._take_out(waiter)
-        self._process.request_left()
+        self._worker_budget.request_left()
         self.forecast.start_ended(now_s)
 
     def refuse_impatient(self) -> None:
         """Reject the requests of this member that do not wait; called when it begins to grant slots."""
-        for waiter in [one for one in self.waiters.by_arrival() if one.never_waits]:
+        for waiter in [queued for queued in self.waiters.by_arrival() if queued.never_waits]:
             self.refuse_lent(waiter, Reason.NOT_AVAILABLE, "")
 
     def refuse_lent(self, waiter: Waiter, reason: Reason, detail: str) -> None:
@@ -366,7 +366,8 @@ class RevisionQueue:
         return self.waiters.length - (start_request is not None and start_request.is_queued)
 
     def _joined(self, waiter: Waiter) -> None:
-        self._process.request_waits()
+        """Count a waiter that has joined the queue; report a queue that forms, and a start that is needed."""
+        self._worker_budget.request_waits()
         if self._table.capacity == 0:
             self.forecast.start_requested(self._now())
             if self.start is None and not self.was_ready:
@@ -385,6 +386,7 @@ class RevisionQueue:
             sharing.source.joined(waiter)
 
     def _leave(self, waiter: Waiter) -> None:
+        """Remove a waiter without a slot, and report that to the owner of the revision."""
         if self._take_out(waiter) and self._sharing.source is not None:
             self._sharing.source.cancelled(waiter)
 
@@ -409,9 +411,10 @@ class RevisionQueue:
     def _request_start(self) -> None:
         self.start = Start(self._now())
         if self._table.used > 0:
-            self.pod_placed()  # being started already
+            self.pod_placed()  # a pod is being started already
 
     def _refuse_all(self, reason: Reason, detail: str) -> None:
+        """Reject all waiters, with an empty queue in place of theirs."""
         waiters = self.waiters
         self.waiters = make_queue(self._spec, self._user_weights)
         if self._sharing.source is not None:

@@ -33,70 +33,71 @@ class RejectionBatch:
 class Rejections:
     """The pending rejections of one revision.
 
-    `left()` is called for each waiter that is no longer held, `failed(error)` if a waiter raises.
+    `on_removed()` is called for each waiter that is no longer held, `failed(error)` if a waiter raises.
     """
 
     def __init__(
         self,
         now: Now,
         defer: Defer,
-        left: Callable[[], None],
+        on_removed: Callable[[], None],
         failed: Callable[[Exception], None],
         per_turn_max: int,
     ) -> None:
         self._now = now
         self._defer = defer
-        self._left = left
+        self._on_removed = on_removed
         self._failed = failed
         self._per_turn_max = per_turn_max
-        self._waiting: deque[RejectionBatch] = deque()
-        self._sent: int = 0  # in this turn
+        self._batches: deque[RejectionBatch] = deque()
+        self._rejected: int = 0  # in this turn
         self._until_s: float = 0.0  # the time at which this turn must end
-        self._deferred: bool = False
-        self._sending: bool = False
+        self._deferred: bool = False  # the next turn continues
+        self._is_rejecting: bool = False
 
     @property
     def length(self) -> int:
         """The number of waiters still to be rejected."""
-        return sum(batch.waiters.length for batch in self._waiting)
+        return sum(batch.waiters.length for batch in self._batches)
 
     def reject(self, waiter: Waiter, reason: Reason, detail: str) -> None:
         """Reject a waiter that has been removed from its queue."""
-        if not self._waiting or self._waiting[-1].reason is not reason or self._waiting[-1].detail != detail:
-            self._waiting.append(RejectionBatch(FifoQueue(), reason, detail))
-        self._waiting[-1].waiters.join(waiter)
-        self._send_some()
+        if not self._batches or self._batches[-1].reason is not reason or self._batches[-1].detail != detail:
+            self._batches.append(RejectionBatch(FifoQueue(), reason, detail))
+        self._batches[-1].waiters.join(waiter)
+        self._reject_some()
 
     def reject_all(self, waiters: WaiterQueue, reason: Reason, detail: str) -> None:
-        """Reject all waiters of a queue of a closed queue."""
+        """Reject all waiters of a queue that accepts no more."""
         if waiters.length:
-            self._waiting.append(RejectionBatch(waiters, reason, detail))
-            self._send_some()
+            self._batches.append(RejectionBatch(waiters, reason, detail))
+            self._reject_some()
 
-    def _send_some(self) -> None:
+    def _reject_some(self) -> None:
+        """Reject waiters until the bound of this turn is reached."""
         if not self._deferred:
             self._deferred = True
-            self._sent = 0
+            self._rejected = 0
             self._until_s = self._now() + REFUSING_PER_TURN_S
             self._defer(self._next_turn)
-        if self._sending:
+        if self._is_rejecting:
             return  # called by a rejected waiter: the outer loop continues
-        self._sending = True
-        while self._waiting and self._sent < self._per_turn_max:
-            batch = self._waiting[0]
+        self._is_rejecting = True
+        while self._batches and self._rejected < self._per_turn_max:
+            batch = self._batches[0]
             waiter = batch.waiters.first()
             if waiter is None:
-                self._waiting.popleft()
+                self._batches.popleft()
                 continue
-            self._sent += 1
-            if self._sent % _CHECK_CLOCK_EVERY == 0 and self._now() >= self._until_s:
-                self._sent = self._per_turn_max
+            self._rejected += 1
+            if self._rejected % _CHECK_CLOCK_EVERY == 0 and self._now() >= self._until_s:
+                self._rejected = self._per_turn_max
             batch.waiters.leave(waiter)
-            self._left()
-            self._send_one(waiter, batch)
-        self._sending = False
+            self._on_removed()
+            self._reject_one(waiter, batch)
+        self._is_rejecting = False
 
-    def _send_one(self, waiter: Waiter, batch: RejectionBatch) -> None:
+    def _reject_one(self, waiter: Waiter, batch: RejectionBatch) -> None:
         try:
             waiter.refused(batch.reason, batch.detail)
         except Exception as error:
@@ -104,7 +105,7 @@ class Rejections:
 
     def _next_turn(self) -> None:
         self._deferred = False
-        while self._waiting and self._waiting[0].waiters.length == 0:
-            self._waiting.popleft()
-        if self._waiting:
-            self._send_some()
+        while self._batches and self._batches[0].waiters.length == 0:
+            self._batches.popleft()
+        if self._batches:
+            self._reject_some()

@@ -45,7 +45,7 @@ class RevisionThrottler:
     """The grants, the queue and the open leases of one revision.
 
     `defer` runs a callable in the loop's next turn; `grants_per_turn_max` bounds the handovers of one pump,
-    `refusals_per_turn_max` the rejections of one turn; `process` counts the waiting requests of all revisions.
+    `refusals_per_turn_max` the rejections of one turn; `worker_budget` counts the waiting requests of all revisions.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RevisionThrottler:
         defer: Defer,
         events: SlotEvents,
         grants_per_turn_max: int,
-        process: HeldBudget | None = None,
+        worker_budget: HeldBudget | None = None,
         refusals_per_turn_max: int = REFUSALS_PER_TURN_MAX,
     ) -> None:
         sharing = Sharing()
@@ -85,7 +85,7 @@ class RevisionThrottler:
             events,
             now,
             defer,
-            HeldBudget() if process is None else process,
+            HeldBudget() if worker_budget is None else worker_budget,
             errors.raised,
             refusals_per_turn_max,
         )
@@ -104,8 +104,8 @@ class RevisionThrottler:
         self._exempted: int = 0  # requests in flight that a rule exempts from the limits
         self._is_once: bool = spec.is_once  # each pod takes one request in its life
         self._grants_per_turn_max = grants_per_turn_max
-        self._pumping: bool = False
-        self._pump_deferred: bool = False
+        self._pumping: bool = False  # `_pump_from` is running
+        self._pump_deferred: bool = False  # the next turn pumps
         table.on_hook_error = errors.hook_raised
         self._adapt(spec.queue.adaptive)
 
@@ -150,14 +150,14 @@ class RevisionThrottler:
             self._events.activated(self.key)
 
     def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
-        """Enqueue a request at its former position: it `failed` for `reason` and is retried at another pod.
+        """Enqueue a request at its former position, to retry it at another pod; it `failed` with a lease, for `reason`.
 
         No bound rejects it. If no other pod has a free slot, the same pod is used again.
         """
         queue = self.queue
         refusal = queue.refusal()
-        if refusal is None and not waiter.sorted:
-            refusal = queue.admission.sort(waiter)
+        if refusal is None and not waiter.is_classified:
+            refusal = queue.admission.classify(waiter)
         if refusal is not None:
             return refusal
         waiter.avoided = failed
@@ -180,7 +180,10 @@ class RevisionThrottler:
     # --- giving a slot back ---
 
     def release(self, lease: Lease, latency_s: float, succeeded: bool, unused: bool = False) -> None:
-        """Release a lease, once: the request has ended at the pod after `latency_s`; 0.0: not measured."""
+        """Release a lease, once: the request has ended at the pod after `latency_s`; 0.0: not measured.
+
+        `unused`: no request has used the slot.
+        """
         assert not lease.released, "a lease was released twice"
         lease.released = True
         self.leases.close(lease)
@@ -245,6 +248,7 @@ class RevisionThrottler:
             self._pump_from(self._now())
 
     def _pump_from(self, now_s: float) -> None:
+        """Grant free slots to waiters; see `pump`."""
         if self._pumping or self.sharing.source is not None:
             return
         queue = self.queue
@@ -321,9 +325,9 @@ class RevisionThrottler:
         if spec.balancing.zone and self.sharing.lending is not None:
             self.sharing.lending.recall()
 
-    def move(self, table: TrackerTable, leases: list[Lease], homes: list[PodTracker]) -> None:
-        """Replace a corrupt table by `table`, which already counts each lease in its new tracker in `homes`."""
-        for lease, tracker in zip(leases, homes):
+    def move(self, table: TrackerTable, leases: list[Lease], new_trackers: list[PodTracker]) -> None:
+        """Replace a corrupt table by `table`, which already counts each lease in its new tracker in `new_trackers`."""
+        for lease, tracker in zip(leases, new_trackers):
             self.leases.move(lease, tracker)
         self.verdicts.move(table)
         self.queue.move(table)
@@ -338,6 +342,7 @@ class RevisionThrottler:
     # --- with other members (ownership/) ---
 
     def _acquire_lent(self, source: SlotSource, waiter: Waiter, now_s: float) -> Lease | None:
+        """Return a lease of a lent slot that is idle; None if the waiter must wait."""
         queue = self.queue
         if queue.waiters.length != 0 or queue.failure is not None:
             return None
@@ -398,6 +403,7 @@ class RevisionThrottler:
     # --- within ---
 
     def _adapt(self, spec: AdaptiveSpec | None) -> None:
+        """Create, change or remove the adaptive limit."""
         if spec is None:
             self.adaptive = None
         elif self.adaptive is None:
@@ -410,12 +416,14 @@ class RevisionThrottler:
         return adaptive is not None and not adaptive.has_room(self.table.in_flight - self._exempted)
 
     def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
+        """Return a pod with a free slot, if possible another one than the pod that has failed the request."""
         avoided = waiter.avoided
         if avoided is None or avoided.tracker.generation != avoided.generation:
             return self.table.pick(waiter.pick_key, now_s)
         return self.table.pick_other(avoided.tracker, waiter.pick_key, now_s)
 
     def _reserve(self, waiter: Waiter, tracker: PodTracker, now_s: float) -> Lease:
+        """Reserve a slot of the pod; return its lease, which is a trial if the pod recovers."""
         lease = Lease(tracker, now_s)
         self.table.reserve(tracker)
         if tracker.state == RECOVERING:
@@ -453,14 +461,15 @@ class RevisionThrottler:
         return lease
 
     def _grant(self, waiter: Waiter, lease: Lease) -> None:
+        """Give the waiter its lease; if it raises, end its request and release the lease."""
         try:
             waiter.granted(lease)
         except Exception as error:
             self._errors.raised(error)
             try:
                 waiter.refused(Reason.INTERNAL, "")
-            except Exception as again:
-                self._errors.raised(again)
+            except Exception as second:
+                self._errors.raised(second)
             if not lease.released:
                 self.release(lease, 0.0, False)
 

@@ -1,6 +1,6 @@
-"""One start from zero, from the first request that waits for it to the first ready pod.
+"""One start from zero, from the first request that waits for the start to the first ready pod.
 
-The requests that wait for it keep a reference, so that the phases of their wait are known afterwards.
+The requests that wait for the start keep a reference, so that the phases of their wait are known afterwards.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Start:
 
     def phases(self, arrived_s: float, granted_s: float, connected_s: float, first_byte_s: float) -> ColdPhases:
         """Return the phases of a request that received a response. Phases that ended before its arrival are 0."""
-        ready_s = _between(arrived_s, self.ready_s, granted_s) if self.ready_s > 0.0 else granted_s
-        placed_s = _between(arrived_s, self.placed_s, ready_s) if self.placed_s > 0.0 else ready_s
+        ready_s = _clamped(arrived_s, self.ready_s, granted_s) if self.ready_s > 0.0 else granted_s
+        placed_s = _clamped(arrived_s, self.placed_s, ready_s) if self.placed_s > 0.0 else ready_s
         return ColdPhases(
             placed_s - arrived_s,
             ready_s - placed_s,
@@ -57,5 +57,6 @@ def server_timing(
     return f"{waited}, {connect}, first_byte;dur={1000.0 * (first_byte_s - connected_s):.3f}".encode()
 
 
-def _between(least: float, value: float, most: float) -> float:
-    return min(max(value, least), most)
+def _clamped(low: float, value: float, high: float) -> float:
+    """Return `value`, or the bound that it exceeds."""
+    return min(max(value, low), high)

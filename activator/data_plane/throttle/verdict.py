@@ -1,4 +1,4 @@
-"""Passive health checks: the effect of the end of a request on its pod. No other module decides it.
+"""Passive health checks: what the end of a request shows about its pod. No other module decides this.
 
 | event                                           | pod in service             | pod on trial                |
 |-------------------------------------------------|----------------------------|-----------------------------|
@@ -135,10 +135,10 @@ class PodVerdicts:
     def move(self, table: TrackerTable) -> None:
         """Use the pods of another table, which replaces a corrupt one; strikes stay with their pods."""
         struck: dict[PodTracker, int] = {}
-        for old, generation in self.struck.items():
-            new = table.find_identity(old.identity) if old.generation == generation else None
-            if new is not None and new.address == old.address:
-                struck[new] = new.generation
+        for tracker, generation in self.struck.items():
+            moved = table.find_identity(tracker.identity) if tracker.generation == generation else None
+            if moved is not None and moved.address == tracker.address:
+                struck[moved] = moved.generation
         self.struck = struck
         self._table = table
 

@@ -4,7 +4,7 @@ Rules
   1. A waiter is in at most one list or heap, and ends in exactly one way: granted, refused, or removed by its owner.
   2. `arrival` orders both. Every request gets a number when it first asks for a slot, whether it must wait or not. A
      request that is retried at another pod keeps its number and thereby its position.
-  3. A waiter refers to its sub-queue, and that to its queue, so that a waiter can be removed without further arguments.
+  3. A waiter refers to its sub-queue, and the sub-queue to its queue, so that it can be removed without arguments.
   4. A queue only determines the first waiter: it does not grant, refuse or time out. `first` returns the same waiter
      until one joins or leaves; the throttler then takes that waiter and no other.
   5. The cost of a step does not depend on the number of waiters: O(1), or O(levels) with priorities. For waiters that
@@ -33,11 +33,11 @@ class Waiter(LeaseHolder):
         self.arrival_at_owner: int = 0  # its arrival number at the member that owns the revision; 0: unknown
         self.user: User | None = None  # None if no keys are required
         self.is_remote: bool = False  # it waits at another member
-        self.is_retry: bool = False  # a pod has failed it
-        self.never_waits: bool = False  # it is rejected in place of a wait in the queue
+        self.is_retry: bool = False  # a pod has failed the request
+        self.never_waits: bool = False  # the request is rejected if no slot is free
         self.asked_s: float = 0.0  # when it asked for a slot, monotonic seconds; never before an earlier arrival
-        # The position that the discipline assigns; set by the queue when the request must wait.
-        self.sorted: bool = False
+        # The inputs of the discipline; set by the queue when the request must wait.
+        self.is_classified: bool = False
         self.exempt: bool = False  # a rule exempts it from the limits of the pods
         self.level: int = 0  # priority: higher levels go first
         self.share: bytes = b""  # fair: the key whose share is charged
@@ -47,7 +47,7 @@ class Waiter(LeaseHolder):
         # Set by the list or heap, and by the sub-queue.
         self.is_queued: bool = False
         self.chain: Chain | None = None
-        self.heap_place: int = 0  # the index in its heap
+        self.heap_index: int = 0  # the index in its heap
         self.sub_queue: SubQueue | None = None
         self.chain_next: Waiter | None = None
         self.chain_prev: Waiter | None = None
@@ -129,42 +129,44 @@ class Heap:
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter, which must be in this heap."""
         waiters = self.waiters
-        place = waiter.heap_place
-        assert waiters[place] is waiter
+        index = waiter.heap_index
+        assert waiters[index] is waiter
         waiter.is_queued = False
         last = waiters.pop()
         if last is waiter:
             return
         if last.arrival < waiter.arrival:
-            self._rise(last, place)
+            self._rise(last, index)
         else:
-            self._sink(last, place)
+            self._sink(last, index)
 
-    def _rise(self, waiter: Waiter, place: int) -> None:
+    def _rise(self, waiter: Waiter, index: int) -> None:
+        """Put the waiter at `index` or above it, and move the ancestors that arrived later down."""
         waiters = self.waiters
-        while place > 0:
-            above = waiters[(place - 1) // 2]
-            if above.arrival < waiter.arrival:
+        while index > 0:
+            parent = waiters[(index - 1) // 2]
+            if parent.arrival < waiter.arrival:
                 break
-            waiters[place] = above
-            above.heap_place, place = place, (place - 1) // 2
-        waiters[place] = waiter
-        waiter.heap_place = place
+            waiters[index] = parent
+            parent.heap_index, index = index, (index - 1) // 2
+        waiters[index] = waiter
+        waiter.heap_index = index
 
-    def _sink(self, waiter: Waiter, place: int) -> None:
+    def _sink(self, waiter: Waiter, index: int) -> None:
+        """Put the waiter at `index` or below it, and move the descendants that arrived earlier up."""
         waiters = self.waiters
-        while 2 * place + 1 < len(waiters):
-            child = 2 * place + 1
-            below = waiters[child]
-            if child + 1 < len(waiters) and waiters[child + 1].arrival < below.arrival:
+        while 2 * index + 1 < len(waiters):
+            child = 2 * index + 1
+            child_waiter = waiters[child]
+            if child + 1 < len(waiters) and waiters[child + 1].arrival < child_waiter.arrival:
                 child += 1
-                below = waiters[child]
-            if waiter.arrival < below.arrival:
+                child_waiter = waiters[child]
+            if waiter.arrival < child_waiter.arrival:
                 break
-            waiters[place] = below
-            below.heap_place, place = place, child
-        waiters[place] = waiter
-        waiter.heap_place = place
+            waiters[index] = child_waiter
+            child_waiter.heap_index, index = index, child
+        waiters[index] = waiter
+        waiter.heap_index = index
 
 
 class WaiterQueue:
@@ -218,28 +220,28 @@ class SubQueue:
     def __init__(self, queue: WaiterQueue) -> None:
         self.queue = queue
         self.length: int = 0
-        self._fresh: Chain = Chain()
-        self._returned: Heap = Heap()
+        self._new: Chain = Chain()
+        self._rejoined: Heap = Heap()
 
     def first(self) -> Waiter | None:
         """Return the waiter that arrived first; None if there is none."""
-        returned = self._returned.first()
-        fresh = self._fresh.first
-        if returned is None:
-            return fresh
-        if fresh is None or returned.arrival < fresh.arrival:
-            return returned
-        return fresh
+        rejoined = self._rejoined.first()
+        new = self._new.first
+        if rejoined is None:
+            return new
+        if new is None or rejoined.arrival < new.arrival:
+            return rejoined
+        return new
 
     def add(self, waiter: Waiter) -> None:
         """Append a waiter that arrived after all others, except for those that rejoined."""
-        self._fresh.append(waiter)
+        self._new.append(waiter)
         waiter.sub_queue = self
         self.length += 1
 
     def add_again(self, waiter: Waiter) -> None:
         """Insert a waiter at the position given by its arrival."""
-        self._returned.add(waiter)
+        self._rejoined.add(waiter)
         waiter.sub_queue = self
         self.length += 1
 
@@ -247,7 +249,7 @@ class SubQueue:
         assert waiter.sub_queue is self
         chain = waiter.chain
         if chain is None:
-            self._returned.remove(waiter)
+            self._rejoined.remove(waiter)
         else:
             chain.remove(waiter)
         waiter.sub_queue = None
@@ -255,9 +257,9 @@ class SubQueue:
 
     def waiters(self) -> list[Waiter]:
         """Return all waiters, in no particular order."""
-        found = list(self._returned.waiters)
-        waiter = self._fresh.first
+        waiters = list(self._rejoined.waiters)
+        waiter = self._new.first
         while waiter is not None:
-            found.append(waiter)
+            waiters.append(waiter)
             waiter = waiter.chain_next
-        return found
+        return waiters

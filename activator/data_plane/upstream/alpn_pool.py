@@ -21,6 +21,7 @@ class AlpnPool(Http2Pool):
     """The pool of a pod whose protocol is unknown until the first connection."""
 
     def _dial_failed(self, dial: Dial, reason: Reason) -> None:
+        """Hand over to an HTTP/1.1 pool if the pod has negotiated HTTP/1.1."""
         address = self._address.http1
         transport, dial.http1 = dial.http1, None
         if transport is None or address is None:

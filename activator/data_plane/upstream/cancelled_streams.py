@@ -16,7 +16,7 @@ UNCONFIRMED_MAX: Final = 1_000  # per connection, waiting for the next acknowled
 
 
 class CancelledStreams:
-    """The cancelled requests of one connection. If the pod confirms nothing, the deadline of each exchange ends it."""
+    """The cancelled requests of one connection. If the pod confirms nothing, the deadline of each request ends it."""
 
     def __init__(self, codec: Http2Client) -> None:
         self._codec = codec
@@ -50,5 +50,5 @@ class CancelledStreams:
 
 def end_all(cancelled: list[PodUser]) -> None:
     """Report the end of its stream to each request."""
-    for one in cancelled:
-        one.pod_failed(Reason.POD_CLOSED, "", False)
+    for request in cancelled:
+        request.pod_failed(Reason.POD_CLOSED, "", False)

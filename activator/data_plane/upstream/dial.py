@@ -36,17 +36,18 @@ TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
 log = logging.getLogger("activator.upstream")
 
 NO_LIMIT: Final = 1 << 30
-_POOLS_ASKED_MAX: Final = 1_000
+_POOLS_TRIED_MAX: Final = 1_000
 
-FULL_QUEUE_STEP_S: Final = 0.001  # between two attempts at a Unix socket with a full queue, doubled up to the following
+FULL_QUEUE_STEP_S: Final = 0.001  # after an attempt at a Unix socket with a full queue; doubled each time
 FULL_QUEUE_STEP_MAX_S: Final = 0.02  # upper bound of that delay
 
-# No process listens there. Other errors are faults of this machine or timeouts.
+# No process listens at the address. Other errors are faults of this machine or timeouts.
 _DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ECONNRESET})
 # This machine has no more descriptors, ports or memory: it can serve the request later.
 _EXHAUSTED: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN}
 )
+# The Unix socket does not exist, or cannot be used.
 _DEAD_FILE: Final = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ENOTSOCK, errno.EACCES, errno.EPERM, errno.EPROTOTYPE}
 )
@@ -106,7 +107,7 @@ class DialContext:
     ) -> None:
         self.connections_max = connections_max  # to all pods; above it idle ones are closed
         self.connections: int = 0  # open, or being opened
-        self.pools: dict[ConnectionOwner, None] = {}  # all open pools; the one asked last is at the end
+        self.pools: dict[ConnectionOwner, None] = {}  # all open pools, in the order of `close_idle_if_full`
         self.loop = loop
         self.batcher = batcher
         self.wheel = wheel
@@ -115,11 +116,11 @@ class DialContext:
     def close_idle_if_full(self) -> None:
         """Close an idle connection of any pod if the number of connections is at its limit before a dial.
 
-        There is one, because requests in flight are never more than clients. A bounded number of pools is asked.
+        An idle one exists, because requests in flight are never more than clients. A bounded number of pools is tried.
         """
         if self.connections < self.connections_max:
             return
-        for pool in list(itertools.islice(self.pools, _POOLS_ASKED_MAX)):
+        for pool in list(itertools.islice(self.pools, _POOLS_TRIED_MAX)):
             self.pools[pool] = self.pools.pop(pool)  # the next call starts with other pools
             if pool.close_idle_one():
                 return
@@ -186,7 +187,7 @@ class Dial(Deadline):
                 address.tls,
                 address.server_name,
                 TLS_SHUTDOWN_TIMEOUT_S,
-                self._secured,
+                self._handshake_ended,
                 self._connected,
             )
             transport.set_protocol(handshake)
@@ -203,15 +204,17 @@ class Dial(Deadline):
 
     # --- within ---
 
-    def _itself(self) -> Any:
+    def _protocol(self) -> Any:
+        """Return the protocol of a new connection: the dial itself."""
         return self
 
     async def _connect(self, address: PodAddress) -> None:
+        """Open the socket, and report a failure."""
         try:
             if address.is_unix:
                 await self._connect_to_file(address.host)
             else:
-                await self._context.loop.create_connection(self._itself, address.host, address.port)
+                await self._context.loop.create_connection(self._protocol, address.host, address.port)
         except OSError as error:
             self._fail(error)
         except Exception:
@@ -226,7 +229,7 @@ class Dial(Deadline):
         wait_s = FULL_QUEUE_STEP_S
         while True:
             try:
-                await self._context.loop.create_unix_connection(self._itself, path)
+                await self._context.loop.create_unix_connection(self._protocol, path)
                 return
             except BlockingIOError:
                 await pause(wait_s)
@@ -236,11 +239,12 @@ class Dial(Deadline):
         """End the connect deadline: the connection is established, and the TLS handshake has its own time limit."""
         self._context.wheel.cancel(self)
 
-    def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
+    def _handshake_ended(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
+        """Hand the secured transport to the connection, or report a failure."""
         self._handshake = None  # the handshake refers to the dial: avoid a reference cycle
         address = self._address
         assert address is not None
-        if transport is not None and not self._over and not _agrees(transport, address.alpn):
+        if transport is not None and not self._over and not _has_negotiated(transport, address.alpn):
             if address.http1 is not None:
                 self.http1 = transport
                 self.bare = handshake.bare
@@ -264,6 +268,7 @@ class Dial(Deadline):
             self.connection.connection_made(transport)
 
     def _fail(self, error: OSError) -> None:
+        """Report a failed attempt, with a reason that states if the pod or this machine is the cause."""
         if (
             error.errno in _DEAD
             or isinstance(error, socket.gaierror)
@@ -284,6 +289,7 @@ class Dial(Deadline):
             self._on_failed(self, reason)
 
     def _give_up(self) -> None:
+        """Cancel the attempt or the handshake, and the deadline."""
         self._over = True
         self._context.wheel.cancel(self)
         if self._handshake is not None and self._handshake.is_under_way():
@@ -292,6 +298,6 @@ class Dial(Deadline):
             self._attempt.cancel()  # no effect after its end
 
 
-def _agrees(transport: Transport, alpn: str) -> bool:
+def _has_negotiated(transport: Transport, alpn: str) -> bool:
     """Return True if the pod has negotiated this protocol."""
     return not alpn or transport.get_extra_info("ssl_object").selected_alpn_protocol() == alpn

@@ -125,7 +125,7 @@ class Http1PodConnection(PooledConnection):
         self.reused: bool = False  # it has carried an exchange before
         self._trailers: Headers = []
         self._blocked: bool = False  # the write buffer is above its high-water mark
-        self.outlives_close: bool = False  # the pod may still work after the close, and keeps its slot
+        self.outlives_close: bool = False  # the pod may still work on the request after the close, and keeps its slot
 
     # --- the pool's side ---
 
@@ -180,13 +180,13 @@ class Http1PodConnection(PooledConnection):
             self.close()  # no response is expected
             return
         exchange.read_s = self._note_read(len(data))
-        self._fed(exchange, self._parser.feed(data))
+        self._after_parsing(exchange, self._parser.feed(data))
 
-    def _fed(self, exchange: PodUser, error: WireError | None) -> None:
+    def _after_parsing(self, exchange: PodUser, error: WireError | None) -> None:
         """End the exchange if its response is complete or malformed; otherwise flush it to the client."""
         parser = self._parser
         if parser.complete:
-            self._complete()  # data after it spoils the connection, not the response
+            self._complete()  # data after the response spoils the connection, not the response
         elif error is not None:
             self._break(error.reason, error.detail, False)
         else:
@@ -204,7 +204,7 @@ class Http1PodConnection(PooledConnection):
             return False
         exchange.read_s = self._now()
         self._reading.resume(UNPARSED)
-        self._fed(exchange, self._parser.resume())
+        self._after_parsing(exchange, self._parser.resume())
         return True
 
     def eof_received(self) -> bool | None:
@@ -220,8 +220,8 @@ class Http1PodConnection(PooledConnection):
     def _read_last(self) -> None:
         """Deliver what the pod sent before a write failed; for a tunnel, also the end of its direction."""
         self._parse_all()
-        before = self.exchange
-        if self.is_closed or before is None:
+        serving = self.exchange
+        if self.is_closed or serving is None:
             return
         if self._stream is not None:
             self._stream.was_reset = True
@@ -274,6 +274,7 @@ class Http1PodConnection(PooledConnection):
     # --- within ---
 
     def _complete(self) -> None:
+        """Return the connection to the pool, or cut it, and then end the exchange."""
         stream = self._stream
         assert stream is not None
         exchange = self.exchange
@@ -298,6 +299,7 @@ class Http1PodConnection(PooledConnection):
         return self._parser.keep_alive_s
 
     def _break(self, reason: Reason, detail: str, untouched: bool) -> None:
+        """Cut the connection, and fail its exchange."""
         exchange = self.exchange
         self.cut()
         if exchange is not None:

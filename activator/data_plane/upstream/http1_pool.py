@@ -3,7 +3,7 @@
 Rules
   1. The most recently used idle connection is used next, so that the others can expire: after POD_IDLE_S, or one second
      before the pod would close them if it announces that (`Keep-Alive: timeout=`).
-  2. Exchanges that need a new connection are not given a kept one.
+  2. Exchanges that need a new connection do not get a kept one.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ class Http1Pool(PodPool):
         now: Now,
         address: PodAddress,
         connect_timeout_s: float,
-        naming: ExpectedIdentity | None = None,
+        expected_identity: ExpectedIdentity | None = None,
     ) -> None:
-        super().__init__(context, now, address, connect_timeout_s, naming)
+        super().__init__(context, now, address, connect_timeout_s, expected_identity)
         self._idle: list[Http1PodConnection] = []  # the longest idle first
         self._idle_max_s: float = POD_IDLE_S  # lower if the pod announces that it closes connections sooner
 
     def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
         assert not self._closed, "a connection to a pod that has left"
-        fresh = idle_max_s == 0.0
+        needs_new = idle_max_s == 0.0
         idle_max_s = min(idle_max_s, self._idle_max_s)
         if idle_max_s > 0.0:
             while self._idle:
                 connection = self._idle[-1]
                 if now_s - connection.last_read_s >= idle_max_s:
-                    break  # and the others have been idle for longer
+                    break  # the other connections have been idle for longer
                 self._idle.pop()
                 if connection.is_usable():
                     connection.reused = True
                     return connection.serve(exchange)
                 connection.close()
-        self._waiting[exchange] = fresh
+        self._waiting[exchange] = needs_new
         self._fill()
         return None
 
@@ -88,7 +88,7 @@ class Http1Pool(PodPool):
             self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
         if reusable and not self._closed and (self._idle_max_s > 0.0 or self._waiting):
             connection.reused = True  # it counts as kept for waiting exchanges, too
-            self._next(connection)
+            self._offer(connection)
         else:
             connection.close()
 
@@ -102,11 +102,11 @@ class Http1Pool(PodPool):
         address = self._address
         return Http1PodConnection(self, self._now, self._context.batcher, address.authority, address.lenient)
 
-    def _next(self, connection: PooledConnection) -> None:
+    def _offer(self, connection: PooledConnection) -> None:
         """Give the connection to the exchange that has waited longest, or keep it idle."""
         assert isinstance(connection, Http1PodConnection)
-        for exchange, fresh in self._waiting.items():
-            if fresh and connection.reused:
+        for exchange, needs_new in self._waiting.items():
+            if needs_new and connection.reused:
                 continue
             del self._waiting[exchange]
             exchange.connected(connection.serve(exchange))
@@ -114,14 +114,14 @@ class Http1Pool(PodPool):
         if self._closed or self._idle_max_s <= 0.0:
             connection.close()
             return
-        if connection.fresh:
-            connection.fresh = False  # no response is pending on it
+        if connection.is_new:
+            connection.is_new = False  # no response is pending on it
             self.window.answered()
         self._idle.append(connection)
         if len(self._idle) == 1:
             self._context.wheel.arm(self._sweep, connection.last_read_s + self._idle_max_s)
 
-    def _coming(self) -> int:
+    def _room_being_opened(self) -> int:
         return len(self._dials) + len(self._identifying)
 
     def _idle_count(self) -> int:
@@ -130,8 +130,8 @@ class Http1Pool(PodPool):
     def _close_idle(self) -> None:
         idle = self._idle
         self._idle = []
-        for one in idle:
-            one.close()
+        for connection in idle:
+            connection.close()
 
     def _close_old(self, now_s: float) -> None:
         while self._idle and self._idle[0].last_read_s + self._idle_max_s <= now_s:

@@ -43,13 +43,13 @@ class Http2PodConnection(Http2StreamOwner):
         self.secure = secure
         self.codec = Http2Client(_Events(self))
         self.reserved_streams = 0
-        self._served: bool = False  # it has served an exchange before
+        self._served: bool = False  # the connection has served an exchange
         self.streams_before_settings: int = 1  # the limit before the pod's SETTINGS
         self.is_ready: bool = False  # it is in the pool's list of connections with room
         self.idle_since_s: float = 0.0
-        self._refused: list[Http2PodStream] = []
-        self._before_settings: list[tuple[Http2PodStream, RequestHead, list[bytes]]] = []
-        self._touched: list[Http2PodStream] = []  # their exchanges are flushed after the whole read is parsed
+        self._refused: list[Http2PodStream] = []  # to be reported in the next turn
+        self._before_settings: list[tuple[Http2PodStream, RequestHead, list[bytes]]] = []  # they wait for SETTINGS
+        self._received: list[Http2PodStream] = []  # streams of this read; flushed after all of it is parsed
         self._received_s: float = 0.0  # the time of the read that is being handled
         self._cancelled = CancelledStreams(self.codec)
 
@@ -81,7 +81,7 @@ class Http2PodConnection(Http2StreamOwner):
             self._mark_closed()
             if self._transport is not None:
                 self.codec.fail(NO_ERROR, "")  # sends a GOAWAY (RFC 9113 5.4.1)
-            self._leave()
+            self._close_in_time()
 
     def cut(self) -> None:
         self._fail_all(Reason.POD_REMOVED, "", False, False)
@@ -126,7 +126,7 @@ class Http2PodConnection(Http2StreamOwner):
             return
         now_s = self._received_s = self._note_read(len(data))
         self.codec.feed(data, now_s)
-        self._after()
+        self._after_parsing()
 
     def _turn_came(self) -> None:
         self._reading.resume(UNPARSED)
@@ -138,17 +138,17 @@ class Http2PodConnection(Http2StreamOwner):
         self._reading.resume(UNPARSED)
         self._received_s = self._now()
         self.codec.resume()
-        self._after()
+        self._after_parsing()
         return True
 
-    def _after(self) -> None:
+    def _after_parsing(self) -> None:
         """Flush parsed data to the clients, and end the connection if the codec has found an error."""
         self._received_s = 0.0
-        touched = self._touched
-        if touched:
-            self._touched = []
-            for user in touched:
-                user.touched = False
+        received = self._received
+        if received:
+            self._received = []
+            for user in received:
+                user.received = False
                 exchange = user.exchange
                 if exchange is not None:
                     exchange.response_flush()
@@ -205,12 +205,12 @@ class Http2PodConnection(Http2StreamOwner):
         if self._writer is not None:
             self._writer.touch()
 
-    def touched(self, user: Http2PodStream, exchange: PodUser) -> None:
+    def note_received(self, user: Http2PodStream, exchange: PodUser) -> None:
         """Record that the exchange has received something in this read."""
-        if not user.touched:
-            user.touched = True
+        if not user.received:
+            user.received = True
             exchange.read_s = self._received_s
-            self._touched.append(user)
+            self._received.append(user)
 
     def settled(self) -> None:
         """Send the requests that have waited for the pod's SETTINGS."""
@@ -233,7 +233,10 @@ class Http2PodConnection(Http2StreamOwner):
             self._fail_all(Reason.POD_CLOSED, "", True, False)
 
     def _fail_all(self, reason: Reason, words: str, may_be_untouched: bool, in_order: bool) -> None:
-        """Close the connection and fail its exchanges. `in_order`: bytes already written are still sent."""
+        """Close the connection and fail its exchanges.
+
+        `may_be_untouched`: those without a byte of a response are untouched; `in_order`: written bytes are still sent.
+        """
         if self.is_closed:
             return
         cancelled = self._cancelled.take()
@@ -246,7 +249,7 @@ class Http2PodConnection(Http2StreamOwner):
         self._before_settings = []
         self._mark_closed()
         if in_order:
-            self._leave()
+            self._close_in_time()
         elif self._writer is not None:
             self._writer.cut()
         self.codec.retire()
@@ -294,7 +297,7 @@ class _Events(ClientEvents):
         if exchange is None:
             return
         user.answered = True
-        self._connection.touched(user, exchange)
+        self._connection.note_received(user, exchange)
         if user.upgrade and 200 <= head.status < 300:
             user.tunnel = True
             head = switched(exchange.head, head)
@@ -303,7 +306,7 @@ class _Events(ClientEvents):
     def stream_body(self, stream: Stream, data: bytes) -> None:
         user = stream.user
         if isinstance(user, Http2PodStream) and user.exchange is not None:
-            self._connection.touched(user, user.exchange)
+            self._connection.note_received(user, user.exchange)
             user.exchange.response_body(data)
 
     def stream_ended(self, stream: Stream, trailers: Headers) -> None:

@@ -43,12 +43,12 @@ class Http2Pool(PodPool):
         now: Now,
         address: PodAddress,
         connect_timeout_s: float,
-        naming: ExpectedIdentity | None = None,
+        expected_identity: ExpectedIdentity | None = None,
     ) -> None:
-        super().__init__(context, now, address, connect_timeout_s, naming)
+        super().__init__(context, now, address, connect_timeout_s, expected_identity)
         self._ready: list[Http2PodConnection] = []  # connections with room
         self._streams_expected: int = STREAMS_BEFORE_SETTINGS  # the assumed limit of a connection that is being opened
-        self._known: bool = False  # the pod has announced its limit
+        self._is_limit_known: bool = False  # the pod has announced its limit
         self._before_settings: dict[Http2PodConnection, None] = {}  # open connections without SETTINGS of the pod
         self._sweep_due_s: float = NEVER
         self._is_protocol_logged: bool = False  # the wrong protocol of the pod has been logged
@@ -77,7 +77,9 @@ class Http2Pool(PodPool):
         return False
 
     def statistics(self) -> dict[str, int]:
-        streams = sum(len(one.codec.streams) for one in self._open if isinstance(one, Http2PodConnection))
+        streams = sum(
+            len(connection.codec.streams) for connection in self._open if isinstance(connection, Http2PodConnection)
+        )
         return {**super().statistics(), "streams": streams}
 
     # --- what connections report ---
@@ -88,7 +90,7 @@ class Http2Pool(PodPool):
             return
         assert isinstance(connection, Http2PodConnection)
         if reusable:
-            self._next(connection)
+            self._offer(connection)
         else:
             self._remove_connection(connection)
             if connection.is_idle():
@@ -98,7 +100,7 @@ class Http2Pool(PodPool):
 
     def room_changed(self, connection: PooledConnection) -> None:
         if connection in self._open and connection not in self._identifying:
-            self._next(connection)
+            self._offer(connection)
 
     def wrong_protocol(self, connection: PooledConnection, words: str) -> None:
         if not self._is_protocol_logged:
@@ -115,11 +117,11 @@ class Http2Pool(PodPool):
         connection = Http2PodConnection(
             self, self._now, self._context.batcher, address.authority, address.tls is not None
         )
-        if self._known:
+        if self._is_limit_known:
             connection.streams_before_settings = self._streams_expected
         return connection
 
-    def _next(self, connection: PooledConnection) -> None:
+    def _offer(self, connection: PooledConnection) -> None:
         """Give the connection to as many waiting exchanges as it has room for, or keep it idle."""
         assert isinstance(connection, Http2PodConnection)
         if not connection.codec.is_settled():
@@ -128,7 +130,7 @@ class Http2Pool(PodPool):
         else:
             if self._before_settings:
                 self._before_settings.pop(connection, None)
-            self._known = True
+            self._is_limit_known = True
             self._is_protocol_logged = False
             self._streams_expected = max(int(connection.codec.peer_streams_max), 1)
         room = connection.room()
@@ -149,19 +151,19 @@ class Http2Pool(PodPool):
             connection.is_ready = True
             self._ready.append(connection)
 
-    def _coming(self) -> int:
-        coming = self._under_way()
+    def _room_being_opened(self) -> int:
+        opening = self._under_way()
         if self._before_settings:
             now_s = self._now()
-            coming += sum(now_s - one.last_read_s < SETTINGS_PATIENCE_S for one in self._before_settings)
-        return coming * self._streams_expected
+            opening += sum(now_s - connection.last_read_s < SETTINGS_PATIENCE_S for connection in self._before_settings)
+        return opening * self._streams_expected
 
     def _under_way(self) -> int:
         """Return the number of connections that are being opened."""
         return len(self._dials) + len(self._identifying)
 
     def _idle_count(self) -> int:
-        return sum(isinstance(one, Http2PodConnection) and one.is_idle() for one in self._open)
+        return sum(isinstance(each, Http2PodConnection) and each.is_idle() for each in self._open)
 
     def _close_idle(self) -> None:
         for connection in list(self._open):

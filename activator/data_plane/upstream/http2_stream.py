@@ -17,7 +17,7 @@ from activator.runtime.reasons import Reason
 
 
 class Http2StreamOwner(PooledConnection):
-    """The connection, as its streams see it."""
+    """The interface of a connection for its streams."""
 
     codec: Http2Client
     secure: bool
@@ -56,7 +56,7 @@ class Http2PodStream(PodStream):
         self.stream: Stream | None = None
         self.has_place: bool = True  # its request has not been sent
         self.end_pending: bool = False  # `send_end` was called before the request could be sent
-        self.touched: bool = False  # by the read that is being handled
+        self.received: bool = False  # data in the read that is being handled
         self.answered: bool = False  # a byte of a response has arrived
         self.tunnel: bool = False
         self.upgrade: bytes = b""  # `websocket`, if requested
@@ -91,6 +91,7 @@ class Http2PodStream(PodStream):
             codec.send_end(stream, [])
 
     def _report_no_websockets(self) -> None:
+        """Fail the exchange, because the pod does not support extended CONNECT."""
         exchange = self.exchange
         self.exchange = None
         if exchange is not None:

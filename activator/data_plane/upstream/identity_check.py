@@ -25,11 +25,11 @@ class ExpectedIdentity:
 class IdentityCheck(PodUser):
     """The exchange of one check. `on_failed` is called if there is no response; the pool judges a response."""
 
-    def __init__(self, naming: ExpectedIdentity, on_failed: Callable[[IdentityCheck, Reason], None]) -> None:
-        super().__init__(naming.head)
+    def __init__(self, expected: ExpectedIdentity, on_failed: Callable[[IdentityCheck, Reason], None]) -> None:
+        super().__init__(expected.head)
         self.stated: bytes | None = None  # None: no response yet
         self.pod: PodStream | None = None
-        self._expected_identity = naming
+        self._expected_identity = expected
         self.over: bool = False
         self._on_failed = on_failed
 

@@ -48,24 +48,24 @@ class PodPool(ConnectionOwner):
         now: Now,
         address: PodAddress,
         connect_timeout_s: float,
-        naming: ExpectedIdentity | None = None,
+        expected_identity: ExpectedIdentity | None = None,
     ) -> None:
         self._context = context
         self._now = now
         self._address = address
         self._connect_timeout_s = connect_timeout_s
-        self._expected_identity = naming
+        self._expected_identity = expected_identity
         self._identifying: dict[PooledConnection, IdentityCheck] = {}  # connections with a pending identity check
         self._is_mismatch_logged: bool = False  # the last identity check failed
         self._open: dict[PooledConnection, None] = {}
         self._dials: dict[PooledConnection, Dial] = {}  # by the future connection
-        self._waiting: dict[PodUser, bool] = {}  # value: only a new connection will do
-        self._refused: dict[PodUser, Reason] = {}  # waited, and will be rejected in the next turns
+        self._waiting: dict[PodUser, bool] = {}  # True: it needs a new connection
+        self._refused: dict[PodUser, Reason] = {}  # exchanges to be rejected in the next turns
         self.window = DialWindow()
         self.figures = PodFigures()
         self._fastest_connect_s: float = NEVER
-        self._silent_since_s: float = 0.0  # start of the first dial since which all dials were lost
-        self._young: deque[tuple[float, PooledConnection]] = deque()  # new connections with their opening times
+        self._silent_since_s: float = 0.0  # start of the first of the dials that were lost in a row; 0.0: none
+        self._new_connections: deque[tuple[float, PooledConnection]] = deque()  # in the window; when each opened
         self._aging = _Aging(self)
         self._sweep = _Sweep(self)
         self._closed: bool = False
@@ -97,8 +97,8 @@ class PodPool(ConnectionOwner):
         self.close()
         successor._reject_soon(refused)
         now_s = self._now()
-        for exchange, fresh in waiting.items():
-            pod = successor.checkout(exchange, 0.0 if fresh else NEVER, now_s)
+        for exchange, needs_new in waiting.items():
+            pod = successor.checkout(exchange, 0.0 if needs_new else NEVER, now_s)
             if pod is not None:
                 exchange.connected(pod)
 
@@ -110,14 +110,14 @@ class PodPool(ConnectionOwner):
         return pool
 
     def is_closed(self) -> bool:
-        """Return True if the pod was removed: no connection can be had."""
+        """Return True if the pod was removed, so that no connection is available."""
         return self._closed
 
     def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
         """Return a stream on a connection that was idle for less than `idle_max_s`; 0 means a new connection only.
 
-        If there is none, return None; the exchange waits for one. Later, never before this returns, its `connected` or
-        `connect_failed` is called, unless it is forgotten. The pool must not be closed.
+        If there is none, return None; the exchange waits for one. Later, never before this returns, the pool calls its
+        `connected` or `connect_failed`, unless the exchange is forgotten. The pool must not be closed.
         """
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class PodPool(ConnectionOwner):
         for deadline in (self._sweep, self._aging):
             self._context.wheel.cancel(deadline)
             deadline.pool = None  # avoid a reference cycle, which only a full garbage collection frees
-        self._young.clear()
+        self._new_connections.clear()
         for dial in list(self._dials.values()):
             self._end_dial(dial)
             dial.abandon()
@@ -149,7 +149,7 @@ class PodPool(ConnectionOwner):
                 exchange.connect_failed(Reason.CONNECT_FAILED)
 
     def watch(self) -> None:
-        """Find out which connections have lost their pod, because another pod has the address now."""
+        """Detect the connections whose pod has disappeared, because another pod has the address now."""
         for connection in list(self._open):
             connection.watch()
 
@@ -176,11 +176,11 @@ class PodPool(ConnectionOwner):
         """Return a connection to be dialled."""
         raise NotImplementedError
 
-    def _next(self, connection: PooledConnection) -> None:
+    def _offer(self, connection: PooledConnection) -> None:
         """Give a connection with room to waiting exchanges, or keep it idle."""
         raise NotImplementedError
 
-    def _coming(self) -> int:
+    def _room_being_opened(self) -> int:
         """Return how many exchanges the connections that are being opened will take."""
         raise NotImplementedError
 
@@ -210,11 +210,11 @@ class PodPool(ConnectionOwner):
             self._fastest_connect_s = min(self._fastest_connect_s, now_s - dial.started_s)
         self._silent_since_s = 0.0
         self._open[connection] = None
-        self._young.append((now_s, connection))
-        if len(self._young) == 1:
+        self._new_connections.append((now_s, connection))
+        if len(self._new_connections) == 1:
             self._context.wheel.arm(self._aging, now_s + self.window.age_s)
         if self._expected_identity is None:
-            self._next(connection)
+            self._offer(connection)
         else:
             self._identify(connection, self._expected_identity)
 
@@ -224,8 +224,8 @@ class PodPool(ConnectionOwner):
             self._fill()
 
     def closed(self, connection: PooledConnection) -> None:
-        if connection.fresh:
-            connection.fresh = False
+        if connection.is_new:
+            connection.is_new = False
             self.window.ended()
         if connection in self._open:
             del self._open[connection]
@@ -241,7 +241,7 @@ class PodPool(ConnectionOwner):
 
     def _fill(self) -> None:
         """Dial for waiting exchanges without a pending dial, as far as the window allows."""
-        while not self._closed and len(self._waiting) > self._coming() and self.window.has_room():
+        while not self._closed and len(self._waiting) > self._room_being_opened() and self.window.has_room():
             self._context.close_idle_if_full()
             self._context.connections += 1
             self.window.dialled()
@@ -254,19 +254,20 @@ class PodPool(ConnectionOwner):
             patience_s = max(DIAL_LOST_MIN_S, self._fastest_connect_s * DIAL_LOST_RTTS)
             dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())
 
-    def _identify(self, connection: PooledConnection, naming: ExpectedIdentity) -> None:
-        identity_check = IdentityCheck(naming, self._identity_check_failed)
+    def _identify(self, connection: PooledConnection, expected_identity: ExpectedIdentity) -> None:
+        identity_check = IdentityCheck(expected_identity, self._identity_check_failed)
         self._identifying[connection] = identity_check
         self._context.wheel.arm(identity_check, connection.last_read_s + self._connect_timeout_s)
         identity_check.connected(connection.serve(identity_check))
 
     def _identified(self, connection: PooledConnection, reusable: bool) -> None:
+        """Use a new connection whose identity check was answered, or close it."""
         identity_check = self._identifying.pop(connection)
         identity_check.over = True
         self._context.wheel.cancel(identity_check)
         if identity_check.matches() and reusable and not self._closed:
             self._is_mismatch_logged = False
-            self._next(connection)
+            self._offer(connection)
             return
         connection.close()
         if not self._is_mismatch_logged and not self._closed:  # log once, not for each connection
@@ -280,10 +281,11 @@ class PodPool(ConnectionOwner):
         self._refuse(reason)
 
     def _end_identity_check(self, identity_check: IdentityCheck) -> None:
+        """Stop a pending identity check, and cut its connection."""
         identity_check.over = True
         self._context.wheel.cancel(identity_check)
-        for connection, one in self._identifying.items():
-            if one is identity_check:
+        for connection, pending in self._identifying.items():
+            if pending is identity_check:
                 del self._identifying[connection]
                 connection.cut()
                 return
@@ -295,12 +297,13 @@ class PodPool(ConnectionOwner):
 
     def _dial_failed(self, dial: Dial, reason: Reason) -> None:
         self._end_dial(dial)
-        if reason is Reason.CONNECT_TIMEOUT and self._is_lost(dial):
+        if reason is Reason.CONNECT_TIMEOUT and self._note_lost(dial):
             self._fill()
             return
         self._refuse(reason)
 
     def _refuse(self, reason: Reason) -> None:
+        """Fail waiting exchanges after a dial has failed for `reason`, and dial for the others."""
         # A refusal concerns the pod, so all waiting exchanges fail; a timeout concerns one dial only.
         if reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}:
             refused: dict[PodUser, Reason] = dict.fromkeys(self._waiting, reason)
@@ -315,9 +318,9 @@ class PodPool(ConnectionOwner):
 
     def _reject_soon(self, refused: dict[PodUser, Reason]) -> None:
         """Fail exchanges, each for its reason, within the next turns."""
-        before = len(self._refused)
+        is_running = len(self._refused) > 0
         self._refused.update(refused)
-        if before == 0:
+        if not is_running:
             self._reject_refused()
 
     def _reject_refused(self) -> None:
@@ -329,24 +332,25 @@ class PodPool(ConnectionOwner):
         if self._refused:
             self._context.batcher.defer(self._reject_refused)
 
-    def _is_lost(self, dial: Dial) -> bool:
-        """Return True if the dial must be repeated; False if the pod has been silent for the whole connect timeout."""
+    def _note_lost(self, dial: Dial) -> bool:
+        """Record a lost dial; return False if the pod has been silent for the whole connect timeout, else True."""
         self.window.lost()
         if self._silent_since_s == 0.0:
             self._silent_since_s = dial.started_s
         return self._now() - self._silent_since_s < self._connect_timeout_s
 
-    def _age(self, now_s: float) -> None:
-        young = self._young
+    def _pass_aged(self, now_s: float) -> None:
+        """Let new connections that have been open for `age_s` pass the window."""
+        new_connections = self._new_connections
         window = self.window
         age_s = window.age_s  # fixed for this call: a window that passes halves it
-        while young and (young[0][0] + age_s <= now_s or not young[0][1].fresh):
-            connection = young.popleft()[1]
-            if connection.fresh:
-                connection.fresh = False
+        while new_connections and (new_connections[0][0] + age_s <= now_s or not new_connections[0][1].is_new):
+            connection = new_connections.popleft()[1]
+            if connection.is_new:
+                connection.is_new = False
                 window.aged()
-        if young:
-            self._context.wheel.arm(self._aging, young[0][0] + window.age_s)
+        if new_connections:
+            self._context.wheel.arm(self._aging, new_connections[0][0] + window.age_s)
         self._fill()
 
 
@@ -363,7 +367,7 @@ class _Aging(_PoolDeadline):
 
     def expired(self, now_s: float) -> None:
         if self.pool is not None:
-            self.pool._age(now_s)
+            self.pool._pass_aged(now_s)
 
 
 class _CloseTimeout(Deadline):

@@ -34,7 +34,7 @@ _POOLS: Final[dict[str, type[PodPool]]] = {"h1": Http1Pool, "h2c": Http2Pool, "h
 
 
 class PoolFactory:
-    """The makers of pools of one data plane. Pods with the same TLS settings share a context."""
+    """The factory of the pools of one data plane. Pods with the same TLS settings share a context."""
 
     def __init__(self, dials: DialContext, now: Now) -> None:
         self._dials = dials
@@ -46,10 +46,10 @@ class PoolFactory:
     def pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
         """Return a new pool of connections to a pod, which continues the figures of a pod that has returned."""
         settings = spec.connection
-        kind = ProxyProtocolPool if settings.proxy_protocol else _POOLS[settings.protocol]
+        pool_class = ProxyProtocolPool if settings.proxy_protocol else _POOLS[settings.protocol]
         address = self._address_of(tracker, settings)
         expected = _expected_identity(spec.probing.probe, tracker)
-        pool = kind(self._dials, self._now, address, spec.timeouts.connect_s, expected)
+        pool = pool_class(self._dials, self._now, address, spec.timeouts.connect_s, expected)
         pod = spec.key, tracker.identity
         pool.figures = self._figures[pod] = self._figures.pop(pod, pool.figures)
         if len(self._figures) > FIGURES_KEPT_MAX:
@@ -64,19 +64,19 @@ class PoolFactory:
     def revision_set(self, throttler: RevisionThrottler) -> None:
         """Move or replace the pools of a revision whose connection settings have changed."""
         settings = throttler.spec.connection
-        before = self._settings.get(throttler.key)
-        if settings == before:
+        former = self._settings.get(throttler.key)
+        if settings == former:
             return
         self._settings[throttler.key] = settings
-        is_other = before is not None and (
-            before.protocol != settings.protocol or before.proxy_protocol != settings.proxy_protocol
+        is_other_protocol = former is not None and (
+            former.protocol != settings.protocol or former.proxy_protocol != settings.proxy_protocol
         )
         for tracker in throttler.table.slots[: throttler.table.length]:
             attachment = tracker.attachment
             if not isinstance(attachment, PodPool):
                 continue
             pool = attachment.in_use()
-            if pool is attachment and not is_other:
+            if pool is attachment and not is_other_protocol:
                 pool.move(self._address_of(tracker, settings))
             elif not pool.is_closed():  # another protocol, or the result of ALPN is to be renewed
                 successor = self.pool_of(tracker, throttler.spec)
@@ -90,6 +90,7 @@ class PoolFactory:
             del self._figures[pod]
 
     def _address_of(self, tracker: PodTracker, settings: ConnectionSpec) -> PodAddress:
+        """Return the address of a pod, with the settings for a connection to it."""
         host, port = split_address(tracker.address)
         server_name = "" if settings.tls is None else settings.tls.server_name
         lenient = settings.lenient
@@ -110,7 +111,7 @@ class PoolFactory:
         if context is None:
             from activator.runtime.certificates import pod_context
 
-            if len(self._contexts) >= TLS_CONTEXTS_MAX:  # most of them of authorities that have been replaced
+            if len(self._contexts) >= TLS_CONTEXTS_MAX:  # most of them are for authorities that have been replaced
                 self._contexts.clear()
             context = self._contexts[tls, protocols] = pod_context(tls, protocols)
         return context

@@ -16,17 +16,17 @@ from activator.runtime.transport import Transport, enable_keepalive
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PooledConnection(Connection):
-    """A connection as its pool sees it; the base class of the protocols' connections."""
+    """The base class of the connections of both protocols, and the interface for their pool."""
 
     def __init__(self, owner: ConnectionOwner, now: Now, batcher: WriteBatcher, authority: bytes) -> None:
         super().__init__(batcher)
         self._owner = owner
         self._now = now
         self.authority = authority  # the default Host: that of the pod
-        self.fresh: bool = True  # no byte of a response has arrived yet
+        self.is_new: bool = True  # it counts as new in the window of the pod (window.py)
         self.last_read_s: float = 0.0  # time of the last read, or of the opening
         self.is_closed: bool = False
-        self.retiring: bool = False  # it takes no more exchanges
+        self.retiring: bool = False  # it takes no more exchanges, and closes when it is idle
 
     # --- implemented by subclasses ---
 
@@ -53,7 +53,7 @@ class PooledConnection(Connection):
         """Close a connection that carries nothing, in order."""
         if not self.is_closed:
             self._mark_closed()
-            self._leave()
+            self._close_in_time()
 
     # --- asyncio protocol ---
 
@@ -70,8 +70,8 @@ class PooledConnection(Connection):
     @final
     def _note_read(self, count: int) -> float:
         """Record a read of `count` bytes; return the time."""
-        if self.fresh:
-            self.fresh = False
+        if self.is_new:
+            self.is_new = False
             self._owner.answered(self)
         now_s = self.last_read_s = self._now()
         self._reading.took(count)
@@ -95,7 +95,7 @@ class PooledConnection(Connection):
         self.is_closed = True
         self._owner.closed(self)
 
-    def _leave(self) -> None:
+    def _close_in_time(self) -> None:
         """Close after all written data has been sent, for which the pod has a time limit."""
         writer = self._writer
         transport = self._transport

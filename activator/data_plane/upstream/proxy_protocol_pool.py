@@ -35,6 +35,8 @@ class ProxyProtocolConnection(Http1PodConnection):
 
 
 class _ProxyProtocolStream(Http1PodStream):
+    """The only request of a connection, which sends the header before it."""
+
     def __init__(self, connection: Http1PodConnection, version: str) -> None:
         super().__init__(connection)
         self._version = version

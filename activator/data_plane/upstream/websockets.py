@@ -31,6 +31,6 @@ def switched(request: RequestHead, head: ResponseHead) -> ResponseHead:
     key = request.headers.get(b"sec-websocket-key")
     if key:
         lines += b"\r\nSec-WebSocket-Accept: " + accept_of(key)
-    made = ResponseHead(101, b"Switching Protocols", Fields(lines), UNKNOWN_LENGTH, False)
-    made.upgrade = b"websocket"
-    return made
+    switching = ResponseHead(101, b"Switching Protocols", Fields(lines), UNKNOWN_LENGTH, False)
+    switching.upgrade = b"websocket"
+    return switching

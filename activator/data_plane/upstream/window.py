@@ -32,8 +32,8 @@ class DialWindow:
         self.size: int = DIAL_WINDOW_INITIAL
         self.new: int = 0
         self.age_s: float = DIAL_AGE_INITIAL_S
-        self._passed: int = 0  # since the last change of the window
-        self._answered: bool = False  # at least one of them by a response
+        self._passed: int = 0  # connections since the last change of the window
+        self._answered: bool = False  # at least one of these has passed by a response
         self._lost: bool = False  # a dial was lost: the window grows by one
 
     def has_room(self) -> bool:
@@ -65,6 +65,7 @@ class DialWindow:
         self._restart()
 
     def _pass(self) -> None:
+        """Count a connection that has passed; grow the window after a whole one."""
         self._passed += 1
         if self._passed < self.size:
             return

@@ -70,7 +70,7 @@ class AccessLog(ExchangeObserver):
         # Lines are encoded one by one while they are in the cache, 0.16 us each; joining and encoding them per batch
         # would take 0.48 us each.
         self._batch = bytearray()
-        self._flush_ordered = False
+        self._flush_scheduled = False
         self._on_turn_end: Callable[[], None] = self._end_turn  # bound once
         self.dropped_total = 0
 
@@ -96,15 +96,16 @@ class AccessLog(ExchangeObserver):
                 self._failed(error)
 
     def _end_turn(self) -> None:
+        """Make the lines of this turn, and flush them now or at the next time for that."""
         self._gather()
         if len(self._batch) >= ACCESS_LOG_BATCH_BYTES:
             self.flush()
-        elif self._batch and not self._flush_ordered:
-            self._flush_ordered = True
-            self._later(ACCESS_LOG_BATCH_S, self._flush_ordered_now)
+        elif self._batch and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._later(ACCESS_LOG_BATCH_S, self._flush_on_time)
 
-    def _flush_ordered_now(self) -> None:
-        self._flush_ordered = False
+    def _flush_on_time(self) -> None:
+        self._flush_scheduled = False
         self.flush()
 
     def _gather(self) -> None:
@@ -118,12 +119,12 @@ class AccessLog(ExchangeObserver):
         batch = self._batch
         room: i64 = self._writer.room_bytes
         time_text = self._clock.text()
-        for place, exchange in enumerate(exchanges):
+        for index, exchange in enumerate(exchanges):
             if len(batch) > room:
                 self.dropped_total += 1
                 continue
             try:
-                batch += self._format.line(exchange, clients[place], time_text).encode()
+                batch += self._format.line(exchange, clients[index], time_text).encode()
             except Exception as error:
                 self.dropped_total += 1
                 self._failed(error)
@@ -174,6 +175,7 @@ def _add_headers(entry: Entry, block: bytes) -> None:
 
 
 def _add_phases(entry: Entry, exchange: Exchange) -> None:
+    """Add the durations of the phases that the request has reached."""
     granted_s = exchange.granted_s
     first_byte_s = exchange.first_byte_s
     if first_byte_s > 0.0:
@@ -232,7 +234,7 @@ class LineFormat:
         """Return the text of an entry, in a format other than JSON."""
         if self._kind == "common":
             return _common(entry)
-        return self._kind.format_map({field: _shown(getattr(entry, field)) for field in self._fields})
+        return self._kind.format_map({field: _template_value(getattr(entry, field)) for field in self._fields})
 
 
 def _common(entry: Entry) -> str:
@@ -243,7 +245,8 @@ def _common(entry: Entry) -> str:
     return f'{opening} "{request}" {entry.status} {entry.response_bytes or "-"}'
 
 
-def _shown(value: Any) -> str:
+def _template_value(value: Any) -> str:
+    """Return a field's value as text; a dash if it has none."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -262,7 +265,7 @@ class _WallClock:
     def __init__(self, wall: Now) -> None:
         self._wall = wall
         self._second: i64 = -1
-        self._of_second = ""
+        self._second_text = ""
         self._millisecond: i64 = -1
         self._text = ""
 
@@ -273,6 +276,6 @@ class _WallClock:
             second: i64 = millisecond // 1000
             if second != self._second:
                 self._second = second
-                self._of_second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-            self._text = f"{self._of_second}.{str(millisecond - second * 1000 + 1000)[1:]}Z"
+                self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._text = f"{self._second_text}.{str(millisecond - second * 1000 + 1000)[1:]}Z"
         return self._text

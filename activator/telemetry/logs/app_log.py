@@ -55,14 +55,14 @@ class AppLog:
         """The number of suppressed lines."""
         return self._repeats.suppressed_total
 
-    def install(self, wanted: Log) -> None:
+    def install(self, settings: Log) -> None:
         """Replace all handlers of the root logger."""
         root = logging.getLogger()
         for former in root.handlers[:]:
             root.removeHandler(former)
         root.addHandler(self._handler)
         logging.getLogger(_SERVER).addFilter(_is_own_fault)
-        self.set(wanted)
+        self.set(settings)
 
     def remove(self) -> None:
         """Undo `install`."""
@@ -71,14 +71,14 @@ class AppLog:
         for part in self._levels:
             _logger(part).setLevel(logging.NOTSET)
 
-    def set(self, wanted: Log) -> None:
+    def set(self, settings: Log) -> None:
         """Apply the file's settings; they replace all earlier levels."""
-        self._handler.setFormatter(_formatter(wanted.format, self._process))
-        for part in self._levels.keys() - wanted.levels.keys():
+        self._handler.setFormatter(_formatter(settings.format, self._process))
+        for part in self._levels.keys() - settings.levels.keys():
             _logger(part).setLevel(logging.NOTSET)
         self._levels = {}
-        self.set_level("", self.fixed_level or wanted.level)
-        for part, level in wanted.levels.items():
+        self.set_level("", self.fixed_level or settings.level)
+        for part, level in settings.levels.items():
             self.set_level(part, level)
 
     def set_level(self, part: str, level: str) -> None:
@@ -127,7 +127,7 @@ class _CallSite:
         self.since_s = since_s
         self.count = 0  # lines written
         self.texts: dict[str, int] = {}  # lines written, by text
-        self.left_out = 0  # lines suppressed
+        self.suppressed = 0  # lines suppressed
         self.last: logging.LogRecord | None = None  # the last suppressed line
 
 
@@ -138,7 +138,7 @@ class Repeats(logging.Filter):
         super().__init__()
         self._now = now
         self._write = write
-        self._places: dict[tuple[str, int], _CallSite] = {}
+        self._call_sites: dict[tuple[str, int], _CallSite] = {}
         self.suppressed_total = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -146,42 +146,43 @@ class Repeats(logging.Filter):
             return True
         now_s = self._now()
         key = (record.pathname, record.lineno)
-        place = self._places.get(key)
-        if place is not None and now_s - place.since_s >= LOG_WINDOW_S:
-            self._end(key, place)
-            place = None
-        if place is None:
-            if len(self._places) >= LOG_PLACES_MAX:
+        site = self._call_sites.get(key)
+        if site is not None and now_s - site.since_s >= LOG_WINDOW_S:
+            self._end(key, site)
+            site = None
+        if site is None:
+            if len(self._call_sites) >= LOG_PLACES_MAX:
                 self._end_all()
-            place = self._places[key] = _CallSite(now_s)
+            site = self._call_sites[key] = _CallSite(now_s)
         text = record.getMessage()
-        same = place.texts.get(text, 0)
-        if same < LOG_SAME_MAX and place.count < LOG_PLACE_MAX:
-            place.texts[text] = same + 1
-            place.count += 1
+        same = site.texts.get(text, 0)
+        if same < LOG_SAME_MAX and site.count < LOG_PLACE_MAX:
+            site.texts[text] = same + 1
+            site.count += 1
             return True
-        place.left_out += 1
-        place.last = record
+        site.suppressed += 1
+        site.last = record
         self.suppressed_total += 1
         return False
 
     def sweep(self) -> None:
         """Report the windows that have ended."""
         now_s = self._now()
-        over = [(key, place) for key, place in self._places.items() if now_s - place.since_s >= LOG_WINDOW_S]
-        for key, place in over:
-            self._end(key, place)
+        ended = [(key, site) for key, site in self._call_sites.items() if now_s - site.since_s >= LOG_WINDOW_S]
+        for key, site in ended:
+            self._end(key, site)
 
     def _end_all(self) -> None:
-        for key, place in list(self._places.items()):
-            self._end(key, place)
+        for key, site in list(self._call_sites.items()):
+            self._end(key, site)
 
-    def _end(self, key: tuple[str, int], place: _CallSite) -> None:
-        self._places.pop(key, None)  # another thread may have ended it
-        last = place.last
+    def _end(self, key: tuple[str, int], site: _CallSite) -> None:
+        """End the window of a call site, and report its suppressed lines."""
+        self._call_sites.pop(key, None)  # another thread may have removed it
+        last = site.last
         if last is None:
             return
-        count = f"{place.left_out:,} more line{'s' if place.left_out > 1 else ''}"
+        count = f"{site.suppressed:,} more line{'s' if site.suppressed > 1 else ''}"
         text = f"{count} from here were left out in {LOG_WINDOW_S:g} s, the last: {last.getMessage()}"
         self._write(logging.LogRecord(last.name, last.levelno, last.pathname, last.lineno, text, (), None))
 
@@ -204,22 +205,22 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         second = int(record.created)
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        shown = {
-            "time": f"{moment}.{int((record.created - second) * 1000.0):03d}Z",
+        second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        fields = {
+            "time": f"{second_text}.{int((record.created - second) * 1000.0):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
             "caller": f"{record.filename}:{record.lineno}",
         }
         if self._process:
-            shown["process"] = self._process
+            fields["process"] = self._process
         if record.exc_info:
-            shown["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
-            shown["stack"] = record.stack_info
+            fields["stack"] = record.stack_info
         try:
-            line = self._encode(shown).decode()
+            line = self._encode(fields).decode()
         except UnicodeEncodeError:  # an unpaired surrogate
-            return json.dumps(shown)
-        return line if line.isprintable() else json.dumps(shown)
+            return json.dumps(fields)
+        return line if line.isprintable() else json.dumps(fields)

@@ -32,7 +32,7 @@ class LoggedHeaders:
         self.traceparent: bytes = b""
         self.user_agent: bytes = b""
         self.referer: bytes = b""
-        self._found: i64 = 0  # bits of the fields found
+        self._found_bits: i64 = 0  # one bit for each name that has occurred
         stop: i64 = len(block)
         pos: i64 = 2
         while pos < stop:
@@ -57,9 +57,10 @@ class LoggedHeaders:
             self.traceparent = value_of(block[pos:end])
 
     def _is_first(self, bit: i64) -> bool:
-        if self._found & bit:
+        """Return True at the first call with this bit."""
+        if self._found_bits & bit:
             return False
-        self._found |= bit
+        self._found_bits |= bit
         return True
 
 
@@ -70,7 +71,7 @@ def printable(value: bytes) -> str:
 
 
 def shown_target(target: bytes) -> str:
-    """Return a target as printable text, with the values of telling parameters masked if it has a query."""
+    """Return a target as printable text, with the values of secret parameters masked if it has a query."""
     text = printable(target)
     return masked_target(text) if "?" in text else text
 
@@ -100,9 +101,9 @@ def without_zone(client_ip: str) -> str:
 
 def header_of(block: bytes, start: bytes) -> bytes:
     """Return the value of the first field with a name; `start` is CRLF, the lowered name and a colon."""
-    place = block.lower().find(start)
-    if place < 0:
+    value_pos = block.lower().find(start)
+    if value_pos < 0:
         return b""
-    place += len(start)
-    end = block.find(b"\r\n", place)
-    return block[place : end if end >= 0 else len(block)].strip(b" \t")
+    value_pos += len(start)
+    end = block.find(b"\r\n", value_pos)
+    return block[value_pos : end if end >= 0 else len(block)].strip(b" \t")

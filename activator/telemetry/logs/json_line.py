@@ -35,7 +35,7 @@ ACCESS_LOG_MEMO_MAX: Final = 1_024  # cached pieces of each kind
 
 _REQUEST_ID: Final = b"\r\nX-Request-Id: "  # as headers/forwarding.py writes it, at the end
 _NO_TIME: Final = "0.000000"
-_THREE: Final[list[str]] = [str(number)[1:] for number in range(1000, 2000)]  # "000" to "999"
+_THREE_DIGITS: Final[list[str]] = [str(number)[1:] for number in range(1000, 2000)]  # "000" to "999"
 
 
 def quoted(text: str) -> str:
@@ -51,11 +51,11 @@ def seconds(value_s: float) -> str:
     """Format seconds with six decimals; a negative value gives 0."""
     micros: i64 = i64(value_s * 1e6 + 0.5) if value_s > 0.0 else 0
     millis: i64 = micros // 1000
-    rest = _THREE[micros - millis * 1000]
+    rest = _THREE_DIGITS[micros - millis * 1000]
     if millis < 1000:
-        return "0." + _THREE[millis] + rest
+        return "0." + _THREE_DIGITS[millis] + rest
     whole: i64 = millis // 1000
-    return f"{whole}.{_THREE[millis - whole * 1000]}{rest}"
+    return f"{whole}.{_THREE_DIGITS[millis - whole * 1000]}{rest}"
 
 
 @final
@@ -70,7 +70,7 @@ class _Caller:
         self.target: bytes = b""
         self.protocol: str = ""
         self.status: int = 0
-        self.opening: str = ""  # `start` and the text of these three
+        self.opening: str = ""  # `start`, and the text of target, protocol and status
         self.block: bytes = b"-"  # all headers, up to the value of the request id if there is one
         self.headers: str = ""  # the text of these headers
 
@@ -89,30 +89,32 @@ class JsonLine:
         key = exchange.revision_key()
         caller = self._caller(client.client_ip())
         pod = "" if not key else _revision(key) if lease is None else self._pod(key, lease, exchange.pod_protocol)
-        took = seconds(exchange.done_s - exchange.arrived_s)
+        duration_text = seconds(exchange.done_s - exchange.arrived_s)
         opening = _opening(caller, exchange.head, client.protocol(), status_of(exchange))
         access = exchange.access
         user = "" if access is None else f',"user":"{access.name()}"'
         usage = "" if exchange.usage is None else _usage(exchange.usage, exchange.arrived_s)
         return (
-            f'{{"time":"{time_text}",{opening},"duration_s":{took}{user}{_reason(exchange)}{pod}{_counts(exchange)}'
-            f"{_phases(exchange, took)}{usage}{_of_headers(caller, exchange.head)}}}\n"
+            f'{{"time":"{time_text}",{opening},"duration_s":{duration_text}{user}{_reason(exchange)}{pod}{_counts(exchange)}'
+            f"{_phases(exchange, duration_text)}{usage}{_header_fields(caller, exchange.head)}}}\n"
         )
 
     def _caller(self, client_ip: str) -> _Caller:
-        known = self._callers.get(client_ip)
-        if known is None:
-            known = _Caller(client_ip)
+        """Return the cached pieces of a client address."""
+        caller = self._callers.get(client_ip)
+        if caller is None:
+            caller = _Caller(client_ip)
             if len(self._callers) >= ACCESS_LOG_MEMO_MAX:
                 self._callers.clear()
-            self._callers[client_ip] = known
-        return known
+            self._callers[client_ip] = caller
+        return caller
 
     def _pod(self, key: str, lease: Lease, protocol: str) -> str:
+        """Return the text of revision and pod."""
         identity = lease.identity
-        known = self._pods.get(identity)
-        if known is not None and known[0] == key and known[1] == lease.address and known[2] == protocol:
-            return known[3]
+        cached = self._pods.get(identity)
+        if cached is not None and cached[0] == key and cached[1] == lease.address and cached[2] == protocol:
+            return cached[3]
         text = f'{_revision(key)},"pod":{quoted(identity)},"address":{quoted(lease.address)}'
         if protocol:
             text += f',"pod_protocol":"{protocol}"'
@@ -123,6 +125,7 @@ class JsonLine:
 
 
 def _opening(caller: _Caller, head: RequestHead, protocol: str, status: int) -> str:
+    """Return the text from `client` to `status`."""
     start = _start(caller, head)
     target = head.target
     if caller.opening and caller.status == status and caller.target == target and caller.protocol == protocol:
@@ -135,6 +138,7 @@ def _opening(caller: _Caller, head: RequestHead, protocol: str, status: int) -> 
 
 
 def _start(caller: _Caller, head: RequestHead) -> str:
+    """Return the text of client, method and host."""
     method = head.method
     authority = head.authority
     if caller.method != method or caller.authority != authority:
@@ -151,25 +155,26 @@ def _revision(key: str) -> str:
     return f',"namespace":{quoted(key[:slash])},"revision":{quoted(key[slash + 1 :])}'
 
 
-def _of_headers(caller: _Caller, head: RequestHead) -> str:
+def _header_fields(caller: _Caller, head: RequestHead) -> str:
+    """Return the text of the fields from headers: request id, trace id, user agent and referer."""
     block = head.headers.block
     if block.startswith(caller.block):
         request_id = block[len(caller.block) :]
-        if is_valid_request_id(request_id):  # then no other field follows
-            return _own_id(request_id) + caller.headers
+        if is_valid_request_id(request_id):  # so no other field follows
+            return _request_id_field(request_id) + caller.headers
     start, name, request_id = block.rpartition(_REQUEST_ID)
-    is_ours = bool(name) and is_valid_request_id(request_id)  # False if request ids are switched off
-    logged = LoggedHeaders(start if is_ours else block)
+    is_own_id = bool(name) and is_valid_request_id(request_id)  # False if request ids are switched off
+    logged = LoggedHeaders(start if is_own_id else block)
     text = _headers(logged)
-    if logged.request_id or not is_ours:
+    if logged.request_id or not is_own_id:
         return _header("request_id", logged.request_id) + text
     if len(start) <= ACCESS_LOG_FIELD_MAX and not head.traceparent:  # the headers of a trace do not repeat
         caller.block = start + name
         caller.headers = text
-    return _own_id(request_id) + text
+    return _request_id_field(request_id) + text
 
 
-def _own_id(value: bytes) -> str:
+def _request_id_field(value: bytes) -> str:
     return f',"request_id":"{value.decode()}"'
 
 
@@ -196,15 +201,15 @@ def _counts(exchange: Exchange) -> str:
     return text
 
 
-def _phases(exchange: Exchange, took: str) -> str:
-    """Return the text of the phases. `took` is the text of the duration, often also that of the first byte."""
+def _phases(exchange: Exchange, duration_text: str) -> str:
+    """Return the text of the phases. `duration_text` is the text of the duration, often also that of the first byte."""
     arrived_s = exchange.arrived_s
     granted_s = exchange.granted_s
     connected_s = exchange.connected_s
     first_byte_s = exchange.first_byte_s
     is_connected = connected_s > 0.0 and granted_s > 0.0
     if is_connected and first_byte_s > 0.0 and exchange.queued_s == 0.0:  # the most common case
-        first = took if first_byte_s == exchange.done_s else seconds(first_byte_s - arrived_s)
+        first = duration_text if first_byte_s == exchange.done_s else seconds(first_byte_s - arrived_s)
         connect = _NO_TIME if connected_s == granted_s else seconds(connected_s - granted_s)
         return f',"first_byte_s":{first},"connect_s":{connect}'
     text = ""

@@ -59,7 +59,7 @@ class RequestTemplate:
         self._pieces: list[str | Read] = []
         end = 0
         for action in _ACTION.finditer(text):
-            self._pieces.extend((text[end : action.start()], _read(action.group(1))))
+            self._pieces.extend((text[end : action.start()], _reader_of(action.group(1))))
             end = action.end()
         rest = text[end:]
         if "{{" in rest:
@@ -80,23 +80,25 @@ def knative_template() -> str:
     return f'{{"httpRequest": {{{request}}}, "traceId": "{{{{.TraceID}}}}"}}'
 
 
-def _read(action: str) -> Read:
-    found = _FIELD.fullmatch(action)
-    if found is None:
+def _reader_of(action: str) -> Read:
+    """Return the function that reads the value of an action. Raises RequestTemplateError."""
+    match = _FIELD.fullmatch(action)
+    if match is None:
         raise RequestTemplateError(f"{{{{{action}}}}} is no field, header or js of one")
-    name, header = found["name"], found["header"]
+    name, header = match["name"], match["header"]
     if header is not None:
         read = _header(header)
     elif name in _FIELDS:
         read = _FIELDS[name]
     else:
         raise RequestTemplateError(f".{name} is none of {', '.join(_FIELDS)}")
-    if not found["js"]:
+    if not match["js"]:
         return read
     return lambda exchange, client: read(exchange, client).translate(_JS_ESCAPED)
 
 
 def _header(name: str) -> Read:
+    """Return the function that reads a header field."""
     start = f"\r\n{name.lower()}:".encode()
 
     def read(exchange: Exchange, client: ClientStream) -> str:
@@ -106,8 +108,8 @@ def _header(name: str) -> Read:
     return read
 
 
-def _revision(place: int) -> Read:
-    return lambda exchange, client: exchange.revision_key().partition("/")[place]
+def _revision(index: int) -> Read:
+    return lambda exchange, client: exchange.revision_key().partition("/")[index]
 
 
 def _trace_id(exchange: Exchange, client: ClientStream) -> str:

@@ -54,21 +54,21 @@ class AccessLogSwitch:
             lost += self._writer.lost_lines
         return lost
 
-    def set(self, wanted: bool | str) -> None:
-        """Switch the log off or to a format, which must have been validated, from the next request that ends."""
+    def set(self, log_format: bool | str) -> None:
+        """Switch the log off (False) or to a valid format, from the next request that ends."""
         former = self._current
         if former is not None:
-            if former.kind == wanted:
+            if former.kind == log_format:
                 return
             former.flush()
             self._dropped_before += former.dropped_total
             self._current = self._proxy.observer = None
-        if isinstance(wanted, str):
+        if isinstance(log_format, str):
             if self._writer is None:
                 self._writer = LineWriter(
                     "the access log", sys.stdout.fileno(), ACCESS_LOG_BACKLOG_BYTES_MAX, log, self._shared
                 )
-            self._current = AccessLog(wanted, self._wall, self._defer, self._later, self._writer, self._failed)
+            self._current = AccessLog(log_format, self._wall, self._defer, self._later, self._writer, self._failed)
             self._proxy.observer = self._current
 
     def close(self) -> None:

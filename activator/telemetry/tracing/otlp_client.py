@@ -24,7 +24,7 @@ log = logging.getLogger("activator.tracing")
 
 _BASE: Final = "http://localhost:4318"
 _PATH: Final = "v1/traces"
-_MAY_BE_TRIED_AGAIN: Final = frozenset({429, 502, 503, 504})
+_RETRIABLE: Final = frozenset({429, 502, 503, 504})
 _PACKERS: Final[dict[str, Callable[[bytes], bytes]]] = {
     "gzip": lambda body: gzip.compress(body, compresslevel=1),
     "deflate": lambda body: zlib.compress(body, level=1),
@@ -69,18 +69,18 @@ class OtlpClient:
                 break
             pause_s = float(2**attempt)
             try:
-                answer = self._session.post(
+                response = self._session.post(
                     self.endpoint, data=packed, timeout=self._timeout_s, verify=self._verify, allow_redirects=False
                 )
             except requests.RequestException as error:
                 cause = str(error)
                 continue
-            if 200 <= answer.status_code < 300:
+            if 200 <= response.status_code < 300:
                 return True
-            cause = f"{answer.status_code} {answer.reason}"
-            if answer.status_code not in _MAY_BE_TRIED_AGAIN:
+            cause = f"{response.status_code} {response.reason}"
+            if response.status_code not in _RETRIABLE:
                 break
-            pause_s = _retry_after_s(answer.headers.get("Retry-After", ""), pause_s)
+            pause_s = _retry_after_s(response.headers.get("Retry-After", ""), pause_s)
         log.warning("spans could not be sent: %s", cause)
         return False
 
@@ -92,26 +92,28 @@ class OtlpClient:
         self._session.close()
 
 
-def _setting(environ: Mapping[str, str], what: str) -> str:
+def _setting(environ: Mapping[str, str], suffix: str) -> str:
     """Return the variable for traces, or else the one for all signals."""
-    for_traces = environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{what}", "").strip()
-    return for_traces or environ.get(f"OTEL_EXPORTER_OTLP_{what}", "").strip()
+    for_traces = environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{suffix}", "").strip()
+    return for_traces or environ.get(f"OTEL_EXPORTER_OTLP_{suffix}", "").strip()
 
 
 def _endpoint(environ: Mapping[str, str]) -> str:
+    """Return the URL for traces that the variables define."""
     own = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "").strip()
     base = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip() or _BASE
     return own or f"{base.rstrip('/')}/{_PATH}"
 
 
-def _file(environ: Mapping[str, str], what: str) -> str:
-    path = _setting(environ, what)
+def _file(environ: Mapping[str, str], suffix: str) -> str:
+    """Return the path of a file that can be read; empty if the variable is not set. Raises OSError."""
+    path = _setting(environ, suffix)
     if path:
         with open(path, "rb"):  # fails now instead of at each call
             pass
     return path
 
 
-def _retry_after_s(value: str, otherwise_s: float) -> float:
+def _retry_after_s(value: str, default_s: float) -> float:
     """Return the seconds of a Retry-After field; a date is ignored."""
-    return float(value) if value.isdecimal() else otherwise_s
+    return float(value) if value.isdecimal() else default_s

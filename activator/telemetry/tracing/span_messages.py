@@ -83,7 +83,7 @@ def put_true(span: Span, name: str) -> None:
 
 
 def put_failure(span: Span, message: str) -> None:
-    """Give a span the status of one that failed."""
+    """Set the status of a span to a failure with this message."""
     span.status.code = Status.STATUS_CODE_ERROR
     span.status.message = _valid(message)
 
@@ -92,10 +92,10 @@ class Envelope:
     """The body of a call around the spans of a batch: the resource and the instrumentation scope."""
 
     def __init__(self, resource: Mapping[str, object], scope: str) -> None:
-        described = Resource()
+        message = Resource()
         for name, value in resource.items():
-            described.attributes.add(key=name).value.CopyFrom(_any_value(value))
-        self._resource = ResourceSpans(resource=described).SerializeToString()
+            message.attributes.add(key=name).value.CopyFrom(_any_value(value))
+        self._resource = ResourceSpans(resource=message).SerializeToString()
         self._scope = ScopeSpans(scope=InstrumentationScope(name=scope)).SerializeToString()
 
     def around(self, traces: list[bytes]) -> bytes:
@@ -113,20 +113,22 @@ def _varint(number: int) -> bytes:
 
 
 def _any_value(value: object) -> AnyValue:
+    """Return the message for an attribute of the resource."""
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
     if isinstance(value, int):
         return AnyValue(int_value=value)
     if isinstance(value, float):
         return AnyValue(double_value=value)
-    made = AnyValue()
+    encoded = AnyValue()
     if isinstance(value, Sequence) and not isinstance(value, str):
-        made.array_value.values.extend(_any_value(one) for one in value)
-        made.array_value.SetInParent()
+        encoded.array_value.values.extend(_any_value(item) for item in value)
+        encoded.array_value.SetInParent()
     else:
-        made.string_value = _valid(str(value))
-    return made
+        encoded.string_value = _valid(str(value))
+    return encoded
 
 
 def _valid(text: str) -> str:
+    """Return the text with lone surrogates replaced."""
     return text.encode("utf-8", "replace").decode()

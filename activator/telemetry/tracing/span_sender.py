@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TRACE_SPANS_MAX: Final = 8_192  # spans in the queue, some 200 bytes each; more are dropped and counted
 TRACE_BATCH_SPANS: Final = 2_048  # as many spans in the queue are sent at once
-TRACE_DELAY_S: Final = 1.0  # the delay before fewer are sent, unless OpenTelemetry's variables set it
+TRACE_DELAY_S: Final = 1.0  # the delay before fewer spans are sent, unless OpenTelemetry's variables set it
 
 log = logging.getLogger("activator.tracing")
 
@@ -55,7 +55,7 @@ class SpanSender:
         self._spans_max = spans_max
         self._batch_spans = batch_spans
         self._delay_s = delay_s
-        self._waiting: deque[tuple[bytes, int]] = deque()
+        self._waiting: deque[tuple[bytes, int]] = deque()  # the encoded spans of a trace, and their number
         # Each counter is written by only one of the two threads, so none needs a lock.
         self._given_total = 0
         self.dropped_total = 0
@@ -96,6 +96,7 @@ class SpanSender:
         self._client.close()
 
     def _send_all(self) -> None:
+        """Send all queued spans, in batches."""
         while self._waiting:
             batch: list[bytes] = []
             size = 0
@@ -103,12 +104,13 @@ class SpanSender:
                 spans, count = self._waiting.popleft()
                 batch.append(spans)
                 size += count
-            if self._taken(batch):
+            if self._post(batch):
                 self.sent_total += size
             else:
                 self.failed_total += size
 
-    def _taken(self, batch: list[bytes]) -> bool:
+    def _post(self, batch: list[bytes]) -> bool:
+        """Send a batch; return True if the collector has accepted it."""
         try:
             return self._client.post(self._envelope.around(batch))
         except Exception:  # a defect, which must not end the thread

@@ -116,34 +116,35 @@ class _Timeline:
 
 
 def _spans(exchange: Exchange, trace: TraceContext, client: ClientStream, timeline: _Timeline) -> TraceSpans:
+    """Return the spans of a request that has ended."""
     head = exchange.head
     spans = TraceSpans(bytes.fromhex(trace.trace_id), _trace_state(head.headers.block) if trace.parent_id else "")
-    server = bytes.fromhex(trace.server_id)
+    server_id = bytes.fromhex(trace.server_id)
     arrived, done = timeline.at(exchange.arrived_s), timeline.at(exchange.done_s)
     failure = _failure(exchange)
     name = head.method.decode() if head.method in _METHODS else "HTTP"
     parent = bytes.fromhex(trace.parent_id)
-    whole = spans.add(server, parent, name, Span.SPAN_KIND_SERVER, arrived, done, remote_parent=bool(parent))
-    _describe_request(whole, exchange, client)
-    _put_status(whole, failure)
+    server_span = spans.add(server_id, parent, name, Span.SPAN_KIND_SERVER, arrived, done, remote_parent=bool(parent))
+    _describe_request(server_span, exchange, client)
+    _put_status(server_span, failure)
     if not exchange.revision_key():
         return spans
     granted_s, connected_s = exchange.granted_s, exchange.connected_s
     granted = timeline.at(granted_s) if granted_s > 0.0 else done
-    tried = spans.add(trace.more_ids[:8], server, "throttler_try", Span.SPAN_KIND_INTERNAL, arrived, granted)
+    try_span = spans.add(trace.more_ids[:8], server_id, "throttler_try", Span.SPAN_KIND_INTERNAL, arrived, granted)
     if exchange.start is not None:
-        put_true(tried, _COLD)
-        _put_events(tried, exchange.start, timeline, arrived, granted)
+        put_true(try_span, _COLD)
+        _put_events(try_span, exchange.start, timeline, arrived, granted)
     if granted_s == 0.0:
         return spans
     connected = timeline.at(connected_s) if connected_s >= granted_s else done  # earlier: of a previous attempt
     if connected_s != granted_s:
-        spans.add(trace.more_ids[8:], server, "connect", Span.SPAN_KIND_INTERNAL, granted, connected)
+        spans.add(trace.more_ids[8:], server_id, "connect", Span.SPAN_KIND_INTERNAL, granted, connected)
     if connected_s >= granted_s:
         own = bytes.fromhex(trace.proxy_id)
-        at_pod = spans.add(own, server, "activator_proxy", Span.SPAN_KIND_CLIENT, connected, done)
-        _describe_pod(at_pod, exchange)
-        _put_status(at_pod, failure)
+        proxy_span = spans.add(own, server_id, "activator_proxy", Span.SPAN_KIND_CLIENT, connected, done)
+        _describe_pod(proxy_span, exchange)
+        _put_status(proxy_span, failure)
     return spans
 
 
@@ -153,7 +154,7 @@ def _trace_state(block: bytes) -> str:
 
 
 def _failure(exchange: Exchange) -> str | None:
-    """Return the error message of the server span, or None; client errors are none."""
+    """Return the error message of the server span; None if it has not failed, as with an error of the client."""
     code = status_of(exchange)
     reason = reason_of(exchange)
     return reason if code >= 500 or (reason and code < 400) else None

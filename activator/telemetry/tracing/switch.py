@@ -62,30 +62,30 @@ class TraceSwitch:
         self._wall_ns = wall_ns
         self._now = now
         self._failed = failed
-        self._wanted = Tracing(exporter="none")
+        self._settings = Tracing(exporter="none")
         self._spans: SpanMaker | None = None
         self._leaving: dict[Thread, SpanMaker] = {}  # previous span makers that still send their queue
-        self._before = dict.fromkeys(SPAN_OUTCOMES, 0)  # the totals of those that have ended
+        self._ended_totals = dict.fromkeys(SPAN_OUTCOMES, 0)  # the totals of span makers that have ended
 
     @property
     def totals(self) -> dict[str, int]:
         """The number of spans by outcome."""
         self._drop_ended()
-        totals = self._before
+        totals = self._ended_totals
         for spans in (*self._leaving.values(), self._spans):
             if spans is not None:
                 totals = _plus(totals, spans)
         return totals
 
-    def set(self, wanted: Tracing) -> None:
+    def set(self, settings: Tracing) -> None:
         """Apply the settings to the next request. Raises StartError, and changes nothing, if they are not valid."""
-        if wanted == self._wanted:
+        if settings == self._settings:
             return
-        made = self._made(wanted) if is_wanted(wanted, self._environ) else None
-        self._wanted = wanted
+        created = self._create(settings) if is_wanted(settings, self._environ) else None
+        self._settings = settings
         self._stop()
-        if made is not None:
-            self._start(*made)
+        if created is not None:
+            self._start(*created)
 
     def close(self) -> None:
         """Send the queued spans, for a bounded time."""
@@ -96,15 +96,16 @@ class TraceSwitch:
         if any(thread.is_alive() for thread in self._leaving):
             log.warning("the last spans could not be sent within %g s", TRACE_CLOSE_S)
 
-    def _made(self, wanted: Tracing) -> tuple[SpanMaker, Sampler]:
+    def _create(self, settings: Tracing) -> tuple[SpanMaker, Sampler]:
+        """Return the span maker and the sampler for these settings. Raises StartError."""
         need("tracing", "tracing with the exporter otlp")
         from activator.telemetry.tracing.otlp_client import OtlpClient  # imported only if traces are sent
         from activator.telemetry.tracing.spans import SpanMaker
 
-        rate = sampling_rate(wanted, self._environ)
+        rate = sampling_rate(settings, self._environ)
         sampler = Sampler(rate, self._rng, self._entropy)
         try:
-            sender = self._sender(OtlpClient(endpoint_of(wanted), self._environ))
+            sender = self._sender(OtlpClient(endpoint_of(settings), self._environ))
         except Exception as error:  # for example an unreadable certificate, or an invalid number in a variable
             raise StartError(f"tracing: {error} (`tracing:` in the file, OTEL_EXPORTER_OTLP_…, OTEL_BSP_…)") from error
         return SpanMaker(sender, sampler, self._wall_ns, self._now, self._failed), sampler
@@ -113,10 +114,11 @@ class TraceSwitch:
         self._spans = self._proxy.tracer = spans
         self._proxy.sampler = sampler
         self._controllers.on_pass = spans.reconciled
-        rate = sampling_rate(self._wanted, self._environ)
+        rate = sampling_rate(self._settings, self._environ)
         log.info("tracing %g %% of the requests without a sampling decision of their client", 100.0 * rate)
 
     def _sender(self, client: SpanClient) -> SpanSender:
+        """Return a sender to a collector. Raises ValueError for an invalid variable."""
         from opentelemetry.sdk.resources import (
             Resource,
         )  # takes the name and host from OpenTelemetry's variables and detectors
@@ -124,10 +126,10 @@ class TraceSwitch:
         from activator.telemetry.tracing.span_messages import Envelope
         from activator.telemetry.tracing.span_sender import SpanSender
 
-        own = {"service.version": activator.__version__}
+        attributes = {"service.version": activator.__version__}
         if not self._environ.get("OTEL_SERVICE_NAME"):
-            own["service.name"] = "activator"
-        envelope = Envelope(Resource.create(own).attributes, _SCOPE)
+            attributes["service.name"] = "activator"
+        envelope = Envelope(Resource.create(attributes).attributes, _SCOPE)
         spans_max = int(self._variable("OTEL_BSP_MAX_QUEUE_SIZE", TRACE_SPANS_MAX))
         batch_spans = int(self._variable("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", min(TRACE_BATCH_SPANS, spans_max)))
         if not 0 < batch_spans <= spans_max:
@@ -137,16 +139,17 @@ class TraceSwitch:
             raise ValueError("OTEL_BSP_SCHEDULE_DELAY is in milliseconds, and must be positive")
         return SpanSender(client, envelope, spans_max, batch_spans, delay_s)
 
-    def _variable(self, name: str, otherwise: float) -> float:
+    def _variable(self, name: str, default: float) -> float:
         value = self._environ.get(name, "").strip()
-        return float(value) if value else otherwise
+        return float(value) if value else default
 
     def _drop_ended(self) -> None:
         """Drop the senders that have sent everything, and keep their counts."""
         for thread in [thread for thread in self._leaving if not thread.is_alive()]:
-            self._before = _plus(self._before, self._leaving.pop(thread))
+            self._ended_totals = _plus(self._ended_totals, self._leaving.pop(thread))
 
     def _stop(self) -> None:
+        """Stop tracing; a thread sends the queued spans."""
         self._drop_ended()  # needed if the totals are never read
         former = self._spans
         self._spans = self._proxy.sampler = self._proxy.tracer = self._controllers.on_pass = None
@@ -161,18 +164,18 @@ def _plus(totals: dict[str, int], spans: SpanMaker) -> dict[str, int]:
     return {outcome: totals[outcome] + count for outcome, count in zip(SPAN_OUTCOMES, counts, strict=True)}
 
 
-def is_wanted(wanted: Tracing, environ: Mapping[str, str]) -> bool:
+def is_wanted(settings: Tracing, environ: Mapping[str, str]) -> bool:
     """Return True if spans are to be sent."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
-    exporter = wanted.exporter or environ.get("OTEL_TRACES_EXPORTER", "none").strip()
+    exporter = settings.exporter or environ.get("OTEL_TRACES_EXPORTER", "none").strip()
     return exporter == "otlp"
 
 
-def sampling_rate(wanted: Tracing, environ: Mapping[str, str]) -> float:
+def sampling_rate(settings: Tracing, environ: Mapping[str, str]) -> float:
     """Return the share of requests that are traced, between 0 and 1."""
-    if wanted.sampling_rate is not None:
-        return wanted.sampling_rate
+    if settings.sampling_rate is not None:
+        return settings.sampling_rate
     sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip()
     if sampler.endswith("always_on"):
         return 1.0
@@ -185,8 +188,9 @@ def sampling_rate(wanted: Tracing, environ: Mapping[str, str]) -> float:
     return TRACING_RATE if math.isnan(rate) else min(max(rate, 0.0), 1.0)
 
 
-def endpoint_of(wanted: Tracing) -> str:
+def endpoint_of(settings: Tracing) -> str:
     """Return the URL to which spans are posted; empty if the exporter's variables define it."""
-    if not wanted.endpoint:
+    if not settings.endpoint:
         return ""
-    return wanted.endpoint if urlsplit(wanted.endpoint).path.strip("/") else f"{wanted.endpoint.rstrip('/')}/{_PATH}"
+    has_path = urlsplit(settings.endpoint).path.strip("/") != ""
+    return settings.endpoint if has_path else f"{settings.endpoint.rstrip('/')}/{_PATH}"

@@ -232,7 +232,7 @@ class Losing(Joined):
         if self.losing:
             for effect in effects:
                 if not self.uncounted:
-                    self.tables._count(effect)
+                    self.tables._record(effect)
         else:
             self._send(effects)
 

@@ -500,7 +500,7 @@ def test_no_slot_of_the_new_table_has_a_generation_of_the_old_one_or_of_one_that
     joined.turns(7)
     given_up = joined.tables._rebuilds[KEY].table
     joined.say(RevisionBroken(KEY, "again"))
-    joined.tables._give_up(KEY)
+    joined.tables._abandon_rebuild(KEY)
     joined.finish()
     lowest = min(one.generation for one in joined.slots_held())
     assert lowest > given_up.generation > highest

@@ -59,4 +59,4 @@ def test_what_is_known_of_addresses_has_a_bound() -> None:
     assert isinstance(allow, Allow)
     for number in range(KEPT_MAX + 10):
         asked(world, f"192.0.{number >> 8}.{number & 255}")
-    assert len(allow._known) <= KEPT_MAX
+    assert len(allow._cached) <= KEPT_MAX

@@ -87,7 +87,7 @@ class AuthWorld(World):
 
     def check_idle(self) -> None:
         self.clock.pass_time(POOL_IDLE_S + 0.1)
-        assert self.filter_of_it._asking == 0 and not self.filter_of_it._waiting
+        assert self.filter_of_it._under_way == 0 and not self.filter_of_it._waiting
         assert self.throttler.counters.quiet == 0
         super().check_idle()
 
@@ -365,7 +365,7 @@ def test_a_reload_does_not_change_the_end_of_a_question() -> None:
     world.say(auth_request, 200)
     assert len(pool.pods) == 1
     world.answer(exchange)
-    assert client.status == 200 and before._asking == 0
+    assert client.status == 200 and before._under_way == 0
     world.check_idle()
 
 

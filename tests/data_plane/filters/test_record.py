@@ -21,13 +21,13 @@ from activator.data_plane.captures import (
     CAPTURES_BYTES_MAX,
     CAPTURES_CHECK_S,
     Capture,
-    CaptureRoom,
+    CaptureStore,
 )
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter, FilterChain
 from activator.data_plane.filters.keys import Keys
 from activator.data_plane.filters.record import UsageWatch
-from activator.data_plane.shown_requests import described, shown
+from activator.data_plane.shown_requests import describe_capture, describe_requests
 from activator.data_plane.usage import Usage
 from activator.runtime.clock import TimingWheel
 from activator.runtime.reasons import Reason
@@ -60,7 +60,7 @@ def answer(world: World, exchange: Any, kind: str, *pieces: bytes, coding: str =
 
 
 def records(world: World, count: int = 100) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = described([world.throttler], count, world.clock.now())["records"]
+    found: list[dict[str, Any]] = describe_requests([world.throttler], count, world.clock.now())["records"]
     return found
 
 
@@ -183,7 +183,7 @@ def test_the_ring_keeps_the_last_ones_over_a_reload() -> None:
         answer(world, exchange, "text/plain", b"x")
     numbers = [one["number"] for one in records(world)]
     assert numbers == [numbers[-1] + 2, numbers[-1] + 1, numbers[-1]]
-    assert described([world.throttler], 1, world.clock.now())["evicted"] == numbers[-1] - 1
+    assert describe_requests([world.throttler], 1, world.clock.now())["evicted"] == numbers[-1] - 1
 
     def reload(record: RecordSpec | None) -> None:
         world.throttler.reconfigure(msgspec.structs.replace(world.spec, filters=FiltersSpec(record=record)))
@@ -239,7 +239,7 @@ def test_what_was_sent_and_received() -> None:
     assert record["has_capture"]
     capture = world.captures.find(record["number"])
     assert capture is not None
-    assert shown(capture) == {
+    assert describe_capture(capture) == {
         "request": {
             "head": "POST /\r\nHost: app.test\r\nAuthorization: Bearer ***\r\nContent-Type: application/json",
             "body": '{"api_key": "***", "n":',
@@ -336,7 +336,7 @@ def test_a_request_that_falls_back_is_captured_as_its_last_revision_says(
     world.clock.turn()
     world.second_pod()
     world.answer(exchange)
-    found = described([world.throttler, world.second], 10, world.clock.now())["records"]
+    found = describe_requests([world.throttler, world.second], 10, world.clock.now())["records"]
     assert [one["has_capture"] for one in found] == ([] if shows is None else [shows])
     assert [one["first_revision"] for one in found] == ["ns/app"] * len(found)
     assert len(world.captures._kept) == (1 if shows else 0)
@@ -394,22 +394,22 @@ def test_a_connection_of_the_pod_before_has_no_time() -> None:
     assert records(world)[0]["connect_s"] is None
 
 
-def room() -> tuple[CaptureRoom, ManualClock]:
+def room() -> tuple[CaptureStore, ManualClock]:
     clock = ManualClock()
-    return CaptureRoom(TimingWheel(clock.now, clock.call_later, _raise), clock.now), clock
+    return CaptureStore(TimingWheel(clock.now, clock.call_later, _raise), clock.now), clock
 
 
 def _raise(error: Exception) -> None:
     raise error
 
 
-def begun(captures: CaptureRoom, bytes_max: int, keep_s: float = 60.0) -> Capture:
+def begun(captures: CaptureStore, bytes_max: int, keep_s: float = 60.0) -> Capture:
     capture = captures.begin("ns/app", bytes_max, keep_s)
     assert capture is not None
     return capture
 
 
-def end(captures: CaptureRoom, capture: Capture) -> None:
+def end(captures: CaptureStore, capture: Capture) -> None:
     capture.stop()
     capture.keep(captures.next_number())
 

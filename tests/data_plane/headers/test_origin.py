@@ -185,7 +185,7 @@ def test_what_is_kept_of_peers_is_bounded() -> None:
     shared = origins()
     for number in range(3 * ORIGINS_KEPT_MAX):
         shared.of(f"192.0.{number >> 8}.{number & 255}", False)
-        assert len(shared._kept) <= ORIGINS_KEPT_MAX
+        assert len(shared._cached) <= ORIGINS_KEPT_MAX
     origin = shared.of(STRANGER, False)
     for number in range(3 * AUTHORITIES_KEPT_MAX):
         origin.stamp(head(authority=f"{number}.test"))

@@ -8,7 +8,7 @@ from typing import Any, cast
 from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec, RoutingSpec
-from activator.data_plane.captures import CaptureRoom
+from activator.data_plane.captures import CaptureStore
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.filters.filter import Filter, FilterChain
@@ -285,7 +285,7 @@ class World:
         self.answers: ResponseStore | None = None
         self.shared: tuple[Filter, ...] = ()
         self.authoriser = Pool()
-        self.captures = CaptureRoom(self.wheel, self.clock.now)
+        self.captures = CaptureStore(self.wheel, self.clock.now)
         self.filter(self.throttler)
         self.router.set(self.throttler)
 

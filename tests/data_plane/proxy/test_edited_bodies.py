@@ -6,7 +6,7 @@ import pytest
 
 from activator.codec.json_edit import ObjectEdit
 from activator.config.specs import RecordSpec
-from activator.data_plane.captures import CaptureRoom
+from activator.data_plane.captures import CaptureStore
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.filters.record import Record
 from tests.data_plane.proxy.proxy_fakes import Client, World, request_head
@@ -58,7 +58,7 @@ def test_the_rest_of_a_cut_name_is_refused_without_room_and_not_lost() -> None:
 def test_a_capture_has_what_the_pod_got() -> None:
     world = world_of()
     world.throttler.filters = FilterChain(
-        (), (Record(RecordSpec(False, 5, 4096, 60.0), CaptureRoom(world.wheel, world.clock.now), world.clock.now),)
+        (), (Record(RecordSpec(False, 5, 4096, 60.0), CaptureStore(world.wheel, world.clock.now), world.clock.now),)
     )
     pool = world.pod()
     exchange = world.proxy.open(request_head("POST", length=len(BODY)), Client())

@@ -41,7 +41,7 @@ def held_by(exchange: ProxiedExchange) -> int:
     """What the budget counts for one request."""
     body = exchange.upload
     held = None if body is None else body._held
-    buffers = [one for one in (kept_of(exchange), None if body is None else body._more) if one is not None]
+    buffers = [one for one in (kept_of(exchange), None if body is None else body._overflow) if one is not None]
     return (0 if held is None else held.size) + sum(one._memory_reserved for one in buffers)
 
 
@@ -251,7 +251,7 @@ class Interleavings(RuleBasedStateMachine):
             if client.paused and not exchange.request_done and exchange.phase != DELIVERING:
                 body = exchange.upload
                 assert body is not None
-                waits = exchange.pod is None or pod_of(exchange).full or body._more is not None
+                waits = exchange.pod is None or pod_of(exchange).full or body._overflow is not None
                 assert waits, "paused for nothing: nobody will resume it"
             if exchange.pod is not None and pod_of(exchange).paused:
                 assert client.full or exchange._is_continuing, "likewise"

@@ -13,7 +13,7 @@ from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.quotas.ledger import ADMITTED
 from activator.data_plane.quotas.messages import QuotaMessage
-from activator.data_plane.quotas.quota import Asked
+from activator.data_plane.quotas.quota import AdmissionRequest
 from activator.data_plane.quotas.quotas import Quotas
 
 DELAY_MAX_S = 0.02
@@ -74,8 +74,8 @@ class Plane:
         self.quotas = Quotas(lambda: world.now_s)
         self.quotas.join(number, lambda other, message: world.send(number, other, message))
         self.quotas.set_users(world.users())
-        self.asked: dict[Asked, str] = {}
-        self.begun: list[tuple[Asked, str]] = []
+        self.asked: dict[AdmissionRequest, str] = {}
+        self.begun: list[tuple[AdmissionRequest, str]] = []
         self.views: deque[tuple[float, View]] = deque()
         self.tick_s = 0.0
         self.without: set[str] = set()  # users without limits here, by a reload that the others have not had
@@ -196,7 +196,7 @@ class World:
             plane.asked[asked] = name
             self._decided(plane, asked)
 
-    def _decided(self, plane: Plane, asked: Asked) -> None:
+    def _decided(self, plane: Plane, asked: AdmissionRequest) -> None:
         name = plane.asked.pop(asked, None)
         assert asked.decision is not None
         if name is None:

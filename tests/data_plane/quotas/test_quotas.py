@@ -9,7 +9,7 @@ from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN, Ledger
 from activator.data_plane.quotas.messages import Level, QuotaLevel, QuotaLevelAck, QuotaMessage, QuotaState
-from activator.data_plane.quotas.quota import Asked, Quota
+from activator.data_plane.quotas.quota import AdmissionRequest, Quota
 from activator.data_plane.quotas.quotas import ASK_MAX_S, Quotas
 from tests.data_plane.quotas.quota_world import Plane, Truth, World, user
 
@@ -108,7 +108,7 @@ def test_a_request_outlives_its_quota() -> None:
     assert alone.ask()[0] == ADMITTED
 
 
-def limit_of(asked: Asked) -> str | None:
+def limit_of(asked: AdmissionRequest) -> str | None:
     """Return the limit that refuses a request, "" if it is admitted, None as long as it is undecided."""
     return None if asked.decision is None else asked.decision.limit
 
@@ -297,7 +297,7 @@ def test_a_request_that_ends_while_its_reply_is_held_is_settled() -> None:
     ledger.settle(1, 1, -60, 51.0)
     assert ledger.level(51.0).tokens == 0.0
     one = ledger.next_acknowledged(frozenset(), 52.0)
-    assert one is not None and ledger.level(52.0).tokens == 0.0 and not ledger._free_s
+    assert one is not None and ledger.level(52.0).tokens == 0.0 and not ledger._drained_s
 
 
 def test_the_last_owner_counts() -> None:

@@ -150,7 +150,7 @@ def test_the_first_rule_that_matches_counts() -> None:
     assert classifier is not None
     assert not classifier.is_exempt(head("/healthz"))
     request = Asking(make()[0], head("/other", x_tenant="t"))
-    assert classifier.sort(request, request.asked) == ""
+    assert classifier.classify(request, request.asked) == ""
     assert (request.share, request.charge) == (b"t", 3)
 
 
@@ -161,7 +161,7 @@ def test_a_level_is_read_from_the_header_and_kept_within_bounds(said: str | None
     classifier = make_classifier(QueueSpec(discipline=DisciplineSpec("priority", "X-Level", 5.0, 2)))
     assert classifier is not None
     request = Asking(make()[0], head() if said is None else head(x_level=said))
-    assert classifier.sort(request, request.asked) == ""
+    assert classifier.classify(request, request.asked) == ""
     assert request.level == level
 
 
@@ -171,7 +171,7 @@ def test_level_and_key_have_a_header_each() -> None:
     assert classifier is not None
     for fields, place in (({"x_level": "5", "x_tenant": "t"}, (5, b"t", 3)), ({}, (2, b"", 3))):
         request = Asking(make()[0], head(**fields))
-        assert classifier.sort(request, request.asked) == ""
+        assert classifier.classify(request, request.asked) == ""
         assert (request.level, request.share, request.charge) == place
 
 

@@ -267,7 +267,7 @@ def test_many_that_come_back_in_any_order_stand_in_order_of_arrival(steps: list[
             waiting.append(waiter(number))
             heap.add(waiting[-1])
         assert heap.first() is min(waiting, key=lambda one: one.arrival, default=None)
-        assert all(heap.waiters[one.heap_place] is one and one.is_queued for one in waiting)
+        assert all(heap.waiters[one.heap_index] is one and one.is_queued for one in waiting)
     in_order = []
     while (first := heap.first()) is not None:
         heap.remove(first)

@@ -263,7 +263,7 @@ def test_a_connection_that_is_gone_needs_no_collector() -> None:
             connection.data_received(data)
             connection.connection_lost(error)
             del connection
-            pool._young.clear()
+            pool._new_connections.clear()
             for attempt in list(pool._waiting):
                 cast("Attempt", attempt).exchange.client_gone()
             for _ in range(10):

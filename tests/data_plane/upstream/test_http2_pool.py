@@ -372,7 +372,7 @@ def test_a_connection_that_is_gone_needs_no_collector() -> None:
             del pod, client
             for _ in range(10):
                 it.world.clock.turn()
-            it.pool._young.clear()
+            it.pool._new_connections.clear()
             assert connections() == before, end
     finally:
         gc.enable()

@@ -74,7 +74,7 @@ def test_nothing_of_a_request_is_sent_before_the_pod_has_said_who_it_is() -> Non
     visit = Visit()
     assert visit.transport.sent == IDENTITY_REQUEST
     assert visit.pool.statistics() | {"window": 0} == {"open": 1, "idle": 0, "dialling": 1, "waiting": 2, "window": 0}
-    assert visit.pool._coming() == 1, "the one on its way counts as one that is coming"
+    assert visit.pool._room_being_opened() == 1, "the one on its way counts as one that is coming"
     visit.connection.data_received(named(b"p1"))
     visit.world.clock.turn()
     assert visit.transport.sent.startswith(IDENTITY_REQUEST + b"GET / HTTP/1.1\r\nHost: app.test\r\n")
