@@ -13,7 +13,7 @@ from typing import Any, Final
 from activator.config.model.file import Config
 from activator.config.model.pods import Dns
 from activator.config.specs import RevisionSpec
-from activator.control_plane.groups.shown import shown, waits_of
+from activator.control_plane.groups.shown import shown, view_in_group
 from activator.control_plane.own_ports import OwnPorts
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
@@ -158,7 +158,7 @@ class ControlPlane:
             yield SentRevision(repair.whole(revision), model.sent.get(key, 0))
 
     def snapshot(self, only: str = "") -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-        """Return data for `/debug/revisions`: the revisions, or only the one of this key, and the state worker."""
+        """Return the revisions (or only that with the key `only`) and the state worker, for `/debug/revisions`."""
         worker = self.worker
         known = worker.model.revisions
         if only:
@@ -170,7 +170,7 @@ class ControlPlane:
             view["memory"] = self.processes.memory.use_of(key)
             group = self.processes.groups.of(key)
             if group is not None:
-                view["group"] = waits_of(group, key, self._now())
+                view["group"] = view_in_group(group, key, self._now())
         return views, state_worker(worker, self._now())
 
     def groups_shown(self) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ class Capture(BodyWatcher):
         self.request_body = bytearray()
         self.response_body = bytearray()
         self.is_cut: bool = False  # something was left out
-        self._has_request: bool = True  # the request body is known from its beginning
+        self._has_body_start: bool = True  # the request body is known from its beginning
         self._kept_bytes: i64 = 0  # heads and bodies
         self._is_stopped: bool = False
         self._store: CaptureStore | None = store  # None once it is kept or dropped
@@ -49,7 +49,7 @@ class Capture(BodyWatcher):
         """Keep the head and the received part of the body; None: it is not available, and the body is left out."""
         self.request_head = self._reserve(head, CAPTURE_HEAD_BYTES_MAX)
         if body is None:
-            self._has_request, self.is_cut = False, True
+            self._has_body_start, self.is_cut = False, True
         else:
             self.client_sent(body)
 
@@ -57,7 +57,7 @@ class Capture(BodyWatcher):
         self.response_head = self._reserve(head, CAPTURE_HEAD_BYTES_MAX)
 
     def client_sent(self, data: bytes) -> None:
-        if self._has_request:
+        if self._has_body_start:
             self.request_body += self._reserve(data, self.bytes_max - len(self.request_body))
 
     def pod_sent(self, data: bytes) -> None:

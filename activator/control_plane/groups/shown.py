@@ -39,8 +39,8 @@ def shown(group: BudgetGroup, now_s: float) -> dict[str, Any]:
     }
 
 
-def waits_of(group: BudgetGroup, key: str, now_s: float) -> dict[str, Any]:
-    """Return the view of a member's state in its group."""
+def view_in_group(group: BudgetGroup, key: str, now_s: float) -> dict[str, Any]:
+    """Return the group's name, the granted programs of the member, and why it waits if it does."""
     state: MemberState = group.members[key]
     view: dict[str, Any] = {"name": group.rule.name, "granted": state.granted}
     if state.wait is not None:

@@ -83,7 +83,7 @@ class AuthRequest(PodUser):
         super().__init__(head)
         self.request = request
         self.fallbacks: int = int(request.fallbacks)  # identifies the revision that it is for
-        self.hold: int = 0
+        self.hold_number: int = 0  # of the hold of `request`, for `Exchange.proceed`; 0: it is not held yet
         self.key = key  # the cache key of the decision; empty: not cached
         self._owner = owner
         self._pool: PodPool | None = None  # set while it waits for a connection
@@ -217,6 +217,7 @@ class ForwardAuth(Filter):
         self._now = now
         self._authority: bytes = spec.authority.encode()
         self._target: bytes = spec.target.encode()
+        # The fields that the authoriser sets: by lowered name, and by `shape_of` it.
         self._names: frozenset[bytes] = frozenset([name.lower().encode() for name in spec.headers])
         self._shapes: frozenset[bytes] = frozenset([shape_of(name) for name in self._names])
         self._pool: PodPool | None = None  # opened by an authorisation request
@@ -246,7 +247,7 @@ class ForwardAuth(Filter):
             request.fail(Reason.AUTH_UNAVAILABLE, "too many requests wait for it")
             return
         auth_request = AuthRequest(head, request, self, key)
-        auth_request.hold = request.hold(self._spec.timeout_s + HOLD_SLACK_S)
+        auth_request.hold_number = request.hold(self._spec.timeout_s + HOLD_SLACK_S)
         request.watch(_CancelAtEnd(auth_request))
         self._wheel.arm(auth_request, self._now() + self._spec.timeout_s)
         self._waiting[auth_request] = None
@@ -292,7 +293,7 @@ class ForwardAuth(Filter):
             elif head.status < 300:
                 self._cache(auth_request.key, decision)
                 self._let_through(request, decision)
-                request.proceed(auth_request.hold)
+                request.proceed(auth_request.hold_number)
             else:
                 self._refused = decision
                 request.fail(Reason.AUTH_DENIED, "")

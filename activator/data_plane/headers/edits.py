@@ -79,7 +79,7 @@ class HeadEdits:
         self._edits.append(removal(lowered_names))
 
     def set(self, name: bytes, value: bytes) -> None:
-        """Replace the first field with this name, and remove the others. A new field comes before all others.
+        """Replace the first field with this name and remove further ones; without any, add it before all fields.
 
         Raises ValueError if the name or the value contains CR, LF or NUL.
         """

@@ -233,7 +233,7 @@ class Ledger:
 
     # --- members ---
 
-    def forget_requests(self, member: int, now_s: float) -> None:
+    def forget_undecided(self, member: int, now_s: float) -> None:
         """Drop the undecided requests and the held replies of a member, which sends its requests again."""
         for key in [key for key in self.waiting if key[0] == member]:
             del self.waiting[key]
@@ -250,7 +250,7 @@ class Ledger:
 
     def ended(self, member: int, now_s: float) -> None:
         """Forget a member that has ended."""
-        self.forget_requests(member, now_s)
+        self.forget_undecided(member, now_s)
         self.set_open(member, {})
         self._acknowledged.pop(member, None)
         self._unresponsive.discard(member)

@@ -224,13 +224,13 @@ class Quotas:
             self._query(number)
 
     def unlinked(self, number: int) -> None:
-        """Handle the end of a link, and of all messages in transit."""
+        """Handle the end of the link to a member: messages in transit are lost, and it sends its requests again."""
         member = self._members.get(number)
         if member is None:
             return
         member.is_linked, member.replied, member.queried, member.early = False, 0, 0, None
         for ledger in self._ledgers():
-            ledger.forget_requests(number, self._now())
+            ledger.forget_undecided(number, self._now())
 
     def receive(self, sender: int, message: QuotaMessage) -> None:
         """Handle a message of a member over its present link."""
@@ -334,7 +334,7 @@ class Quotas:
                 continue
             state = states.get(quota.key)
             recorded = ledger.open.get(sender)
-            ledger.forget_requests(sender, now_s)
+            ledger.forget_undecided(sender, now_s)
             if state is None:
                 ledger.set_open(sender, {})
                 continue

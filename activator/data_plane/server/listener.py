@@ -35,7 +35,7 @@ log = logging.getLogger("activator")
 
 
 class ListeningSocket:
-    """A bound socket, the listener that is `wanted` for it by the configuration, and its certificate if it serves TLS.
+    """A bound socket, the address or listener that the configuration has for it, and its certificate if it serves TLS.
 
     `is_shared`: other workers accept from the same queue.
     """
@@ -57,7 +57,7 @@ class ListeningSocket:
 def open_socket(wanted: str | Listener, leaving: Iterable[ListeningSocket] = ()) -> ListeningSocket:
     """Bind one listener of the configuration. Raises StartError.
 
-    If a listener that is being closed has the address, its socket and queue are shared, so that no client is refused.
+    If a listener that is being closed has the same address, its socket is duplicated: no queued client is refused.
     """
     address = address_of_listener(wanted)
     certificate = ServerCertificate(wanted) if isinstance(wanted, Listener) and wanted.is_secure() else None

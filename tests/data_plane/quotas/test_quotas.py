@@ -270,7 +270,7 @@ def test_what_was_held_for_a_lost_link_becomes_free() -> None:
     for number in range(4):
         ledger.hold(2, number, ledger.decide(0, 0, 50.0), 1.0, 0.0, 50.0)
     assert ledger.level(60.0).requests == 4.0, "as long as nobody knows of it"
-    ledger.forget_requests(2, 60.0)
+    ledger.forget_undecided(2, 60.0)
     assert ledger.level(60.5).requests == 2.0 and not ledger.held
 
 

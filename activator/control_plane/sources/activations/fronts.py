@@ -180,9 +180,9 @@ class Fronts:
         self._own_slices_changed()
 
     def _own_slices_changed(self) -> None:
-        """Take the replicas and the address families from the slices of the own Service."""
+        """Take the replicas and the address families from the slices of the activator's own Service."""
         replicas = replicas_in(self._own_slices.values())
-        # Also of slices without endpoints.
+        # A family counts even if its slices have no endpoints yet.
         families = frozenset(own_slice.address_type for own_slice in self._own_slices.values())
         if replicas != self._replicas or families != self._own_families:
             self._replicas, self._own_families = replicas, families

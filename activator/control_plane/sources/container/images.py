@@ -83,8 +83,8 @@ class Images:
 
 
 def query_of(name: str) -> dict[str, str]:
-    """Return the query of a pull; without a tag in the name it is `latest`, because the engine would pull all tags."""
-    if "@" in name:
+    """Return the query of a pull. A name without a tag gets `latest`; otherwise the engine would pull all tags."""
+    if "@" in name:  # a digest
         return {"fromImage": name}
     head, slash, last = name.rpartition("/")
     base, _, tag = last.partition(":")

@@ -161,7 +161,7 @@ class MeshFallback:
 
     def _ask_due(self) -> None:
         while self._asked_now < MESH_ASKED_AT_ONCE:
-            key = self._due.pop(NEVER)
+            key = self._due.pop(NEVER)  # the one asked least often, however often that is
             if key is None:
                 break
             self._asked_now += 1

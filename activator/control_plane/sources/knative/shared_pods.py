@@ -62,13 +62,14 @@ class SharedPods:
     def update(
         self, pods: Mapping[str, str | None], proven: AbstractSet[str], now_s: float, index: int, activators: int
     ) -> set[str]:
-        """Update some pods; return the addresses that may have become, or ceased to be, this activator's.
+        """Update some pods, leave out silent ones, and set `due_s`.
 
-        `pods`: the pods that may have changed, with their address; None: no longer listed.
+        Return the addresses that may have become, or ceased to be, this activator's. `pods`: the pods that may have
+        changed, with their address; None: no longer listed. `index`: the place of this activator among `activators`.
         """
         for identity, address in pods.items():
             self._update_pod(identity, address, identity in proven, now_s)
-        self._pass_time(now_s)
+        self._leave_out_silent(now_s)
         return self._share.settle(index, activators)
 
     # --- within ---
@@ -102,7 +103,7 @@ class SharedPods:
         silent = self._silent_since_s.items()
         self._patience = deque([(identity, since_s) for identity, since_s in silent if identity not in self._left_out])
 
-    def _pass_time(self, now_s: float) -> None:
+    def _leave_out_silent(self, now_s: float) -> None:
         """Leave out pods that have been silent for too long while others answer, and set `due_s`."""
         self.due_s = NEVER
         if len(self._silent_since_s) == len(self._listed):  # no pod answers: all are equal
