@@ -281,6 +281,7 @@ def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
+    """Print the last requests, new ones as they end with `--follow`, or one captured request."""
     from threading import Event
 
     from activator.admin.last_requests import FOLLOW_INTERVAL_S, RequestTable, follow, json_lines, report

@@ -169,6 +169,7 @@ def _parser() -> Parser:
 
 
 def _run(options: argparse.Namespace, command: list[str] | None) -> int:
+    """Serve a file, or the command after `--`. Return the exit code."""
     if command is not None:
         if options.config:
             print("activator: give either -c FILE or -- CMD, not both", file=sys.stderr)

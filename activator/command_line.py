@@ -37,6 +37,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {self._mistake(message)}\n")
 
     def _mistake(self, message: str) -> str:
+        """Return argparse's message with a correction, as one line."""
         choice = _INVALID_CHOICE.fullmatch(message)
         if choice is not None:
             word, known = choice["found"], re.findall(r"[\w-]+", choice["all"])

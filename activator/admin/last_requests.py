@@ -143,6 +143,7 @@ def report(capture: dict[str, Any]) -> Iterator[str]:
 
 
 def _row(request: dict[str, Any]) -> list[str]:
+    """Return the cells of a request, in the order of the columns."""
     tokens = request.get("tokens")
     cells = (
         request["time"][11:],

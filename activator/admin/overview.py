@@ -126,6 +126,7 @@ def _attention(revision: RevisionStatistics, known: Known) -> list[str]:
 
 
 def _state(revision: RevisionStatistics, known: Known, attention: list[str]) -> str:
+    """Return the worst state that applies."""
     pods = revision.table.pods
     if known.record.failure:
         return FAILED

@@ -35,6 +35,7 @@ def joined(
 
 
 def _revision(reported: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Return the data plane's report of a revision, completed by what the control plane knows."""
     reasons = known.get("reasons", {})
     ages_s = known.get("ages_s", {})
     zones = known.get("zones", {})

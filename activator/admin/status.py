@@ -81,6 +81,7 @@ def why(answer: bytes, name: str) -> str | None:
 
 
 def _why(revision: dict[str, Any]) -> list[str]:
+    """Return the lines that explain the number of a revision's pods."""
     head = f"{revision['namespace']}/{revision['name']}"
     scaling = revision.get("scaling")
     if scaling is None:

@@ -456,7 +456,7 @@ class App:
         spans = {} if self.data is not None else self.telemetry.traces.totals
         return WorkerCounts(DataPlaneStatistics(errors_total=self._errors_total), spans=spans)
 
-    def _callback_failed(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         """Log and count an exception in a callback of the event loop."""
         self._errors_total += 1
         log.error("internal error: uncaught exception in a callback of the event loop", exc_info=error)
@@ -465,12 +465,8 @@ class App:
         loop = asyncio.get_running_loop()
         return Telemetry(
             *(hooks, self.control.controllers, app_log, rng, self.now, loop.call_soon, loop.call_later),
-            *(
-                time.time,
-                time.time_ns,
-                self._callback_failed,
-                lambda: self.figures.make_knative_metrics(hooks, self._callback_failed),
-            ),
+            *(time.time, time.time_ns, self._on_error),
+            lambda: self.figures.make_knative_metrics(hooks, self._on_error),
         )
 
     def own_pool(self) -> WorkerPool:

@@ -207,6 +207,7 @@ def _as_in_the_file(item: Item, form: Form, at: KeyPath) -> Item:
 
 
 def _group_as_in_the_file(item: Item, children: dict[str, Item], group: Group, at: KeyPath) -> Item:
+    """Return a mapping with the keys of `group` spelled as in the file; report those that already are."""
     by_spelling = {camel(key.name): key for key in group.keys.values()}
     entries: dict[str, Item] = {}
     for name, child in children.items():

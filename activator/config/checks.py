@@ -326,6 +326,7 @@ class Checker:
             at.advise(advice, beside=(at["pods_file"], self._root["push"]["listen"]))
 
     def _check_pods(self, at: KeyPath, pods: list[str | Pod]) -> None:
+        """Check that each pod has a valid address, is listed once, and is no listener of the activator."""
         seen: set[str] = set()
         for entry, pod in at.each(pods):
             if isinstance(pod, Pod) and not _is_address_pod(entry, pod):
@@ -412,6 +413,7 @@ def _is_address_pod(at: KeyPath, pod: Pod) -> bool:
 def _check_address(
     at: KeyPath, address: str, lowest_port: int = 1, or_unix: bool = False, or_empty: bool = False
 ) -> None:
+    """Check `host:port`, or also `unix:/path` with `or_unix`; with `or_empty`, no address is valid."""
     if or_empty and not address:
         return
     if or_unix and is_unix(address):

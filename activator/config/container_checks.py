@@ -94,6 +94,7 @@ def _check_source(at: KeyPath, container: Container) -> None:
 
 
 def _check_words(at: KeyPath, container: Container) -> None:
+    """Check the keys that take one of several words, and the bounds of others."""
     if container.pull not in PULLS:
         at["pull"].found(" or ".join(PULLS))
     if container.address not in {"", *CONTAINER_ADDRESSES}:

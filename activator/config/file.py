@@ -420,6 +420,7 @@ def _own_or(own: T | None, general: T) -> T:
 
 
 def _resolve_probe(probe: Probe | None, revision: Revision) -> ProbeSpec:
+    """Return the probe of pods: `health.http_get`, else `probe`, else whether the port accepts connections."""
     lenient = revision.lenient_pods
     if revision.health.http_get:
         return ProbeSpec(PROBE_HTTP, revision.health.http_get, lenient=lenient, http2=speaks_http2(revision))

@@ -93,6 +93,7 @@ def check_references(at: KeyPath, revision: Revision) -> None:
 
 
 def _check_field(at: KeyPath, name: str, value: str, may_be_host: bool) -> None:
+    """Check the name and the value of a header field; an empty value stands for none."""
     if TOKEN.fullmatch(name) is None:
         at.advise(f"{name!r} is no name of a header field")
     elif name.lower() in _CONNECTION_FIELDS:
@@ -148,6 +149,7 @@ def _check_record(at: KeyPath, record: Record) -> None:
 
 
 def _check_filter(at: KeyPath, use: FilterUse) -> None:
+    """Check that the filter can be imported, and created with its options."""
     if at["name"].is_unread:
         return
     try:

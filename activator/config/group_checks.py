@@ -121,6 +121,7 @@ class GroupChecker:
         return valid
 
     def _check_gpus(self) -> None:
+        """Check that the listed GPUs suffice for all groups, and then for each revision without a group."""
         listed, at = [str(gpu) for gpu in self._config.gpus], self._root["gpus"]
         seen: set[str] = set()
         for entry_at, gpu in at.each(listed):
@@ -159,6 +160,7 @@ def _check_name(at: KeyPath, name: str, names: dict[str, str]) -> None:
 
 
 def _check_exclusive(at: KeyPath, members: dict[str, _Declared]) -> None:
+    """Check an exclusive group: its members have no needs, and none is always loaded beside others."""
     if "budget" in at:
         at["budget"].advise("set `budget` or `exclusive`, not both")
     for name, known in members.items():

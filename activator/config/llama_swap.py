@@ -156,6 +156,7 @@ class _Conversion:
     # --- the parts ---
 
     def _add_keys(self) -> None:
+        """Convert `apiKeys`; a key that would be read as a reference is written as its hash."""
         keys = at(self._root, "apiKeys").elements or []
         if keys:
             self._add(0, "keys:")
@@ -195,6 +196,7 @@ class _Conversion:
         self._add_others(2, entry, _CONVERTED_IN_MODEL)
 
     def _add_names(self, model: str, entry: Item) -> None:
+        """Convert `aliases` and `useModelName`; an alias belongs to the first model that has it."""
         aliases = list(dict.fromkeys(self._expanded(2, alias) for alias in aliases_of(model, entry)))
         for alias in aliases:
             owner = alias if alias in self._models else self._owners.setdefault(alias, model)

@@ -115,6 +115,7 @@ class _ContainerChecks:
 
 
 def _check_process(at: KeyPath, process: Process, environ: Mapping[str, str]) -> None:
+    """Check that a process can start on this machine."""
     directory = _attempt(at["directory"], partial(directory_of, process, environ))
     if directory is None:
         return

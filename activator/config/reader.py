@@ -89,6 +89,7 @@ class Reader:
         return self._report(item, form, path)
 
     def _read_choice(self, item: Item, form: Choice, path: Path) -> Any:
+        """Read a value by the first form that fits."""
         if form.is_optional and item.text is None and item.entries is None and item.elements is None:
             return None
         for option in form.forms:
@@ -101,6 +102,7 @@ class Reader:
         return self._report(item, form, path)
 
     def _read_group(self, entries: dict[str, Item], group: Group, path: Path) -> Any:
+        """Read a mapping as a struct; report unknown and missing keys."""
         values: dict[str, Any] = {}
         for name, child in entries.items():
             key = group.keys.get(name)

@@ -175,6 +175,7 @@ class _TreeMaker:
         self._items = 0
 
     def take(self, event: yaml.Event) -> None:
+        """Process one event of PyYAML. Raises _NoTreeError."""
         where = f"{self._name}:{1 if event.start_mark is None else event.start_mark.line + 1}"
         match event:
             case yaml.ScalarEvent():
@@ -206,6 +207,7 @@ class _TreeMaker:
         self._count(item.where, len(self._open))
 
     def _add(self, item: Item, anchor: str | None) -> None:
+        """Put a complete item into the innermost open list or mapping: as an element, a key or a value."""
         self._count(item.where, len(self._open))
         if anchor is not None:
             self._anchors[anchor] = item
@@ -298,6 +300,7 @@ def _child(parent: Item, component: str, variable: str, problems: list[str]) -> 
 
 
 def _put(parent: Item, component: str, item: Item, problems: list[str]) -> None:
+    """Set the entry or the element called `component`."""
     if parent.elements is not None or (component.isdecimal() and not parent.entries):
         index = _index_in(parent, component, item.where, problems)
         if index is not None and parent.elements is not None:

@@ -237,6 +237,7 @@ def _digests_of(key: Key) -> list[bytes]:
 
 
 def _digest_of(name: str, secret: Secret) -> bytes:
+    """Return the SHA-256 of a key, which may itself be given as a hash. Raises StartError."""
     if secret == NO_KEY:
         return b""
     label = f"key {name}"

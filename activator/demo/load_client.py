@@ -59,6 +59,7 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 async def _connection(host: str, port: int, until_s: float, tally: Tally) -> None:
+    """Send at least one request, and more until `until_s`; connect again after a failure."""
     is_first = True  # at least one request, however short the time
     while is_first or time.monotonic() < until_s:
         try:

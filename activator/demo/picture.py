@@ -107,6 +107,7 @@ class PlainLines:
         self._shown_s = 0.0  # when the processes were last shown
 
     def show(self, snapshot: Snapshot) -> None:
+        """Print the lines that have changed since the last call."""
         pods = snapshot.pods()
         if snapshot.act != self._act:
             self._act = snapshot.act

@@ -92,6 +92,7 @@ def _settings() -> Settings:
 
 
 async def _tour(reaping: Reaping) -> int:
+    """Run the activator of the demo, and play the acts. Return the exit code."""
     app = App(_settings(), reaping)
     observer = FirstExchange()
     assert app.data is not None, "one worker: the picture is drawn from its table"

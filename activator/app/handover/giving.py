@@ -157,6 +157,7 @@ class Giving:
         return ""
 
     def _start(self, front: FrontLink | None) -> Successor:
+        """Start the new process with a connection to it, the reaper's and the front's. Raises OSError."""
         own_end, other_end = pair()
         reaper = self._reaping.descriptor
         connection, first = (-1, 0) if front is None else (front.descriptor, front.first)

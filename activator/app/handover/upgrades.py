@@ -163,6 +163,7 @@ class Upgrades:
         return await asyncio.shield(self._tasks.start("upgrade", self._run()))
 
     async def _run(self) -> dict[str, Any]:
+        """Hand over to a new process, or continue. Return the outcome, as `run` does."""
         app = self._app
         why = self._why_not()
         if why:

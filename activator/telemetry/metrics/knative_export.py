@@ -72,6 +72,7 @@ class KnativeExporter:
             self._task = self._tasks.start("knative metrics", self._send(settings))
 
     async def _serve(self, settings: KnativeExport, former: asyncio.Task[None] | None) -> None:
+        """Serve the metrics on a port until the task is cancelled."""
         if former is not None:
             await asyncio.wait([former])  # it may hold the port
         application = web.Application()
@@ -100,6 +101,7 @@ class KnativeExporter:
         return await answer_in_slices(request, slices, content_type)
 
     async def _send(self, settings: KnativeExport) -> None:
+        """Send the metrics to a collector, once per interval, until the task is cancelled."""
         # Imported only if metrics are exported.
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import MetricExportResult

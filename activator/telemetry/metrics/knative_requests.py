@@ -105,6 +105,7 @@ class KnativeRequests(ExchangeObserver):
             del self._revisions[key]
 
     def _series(self, exchange: Exchange, client: ClientStream) -> RequestSeries:
+        """Return the series that counts this request."""
         key = exchange.revision_key()
         by_combination = self._revisions.get(key)
         if by_combination is None:
