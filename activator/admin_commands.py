@@ -29,7 +29,7 @@ def add_admin_commands(
     load: Callable[[str], tuple[Config, list[RevisionSpec]]],
 ) -> None:
     """Add the commands; `load` reads the configuration file that `-c` names."""
-    others = set(commands.choices)
+    earlier = set(commands.choices)
     drain = commands.add_parser(
         "drain", help="let a running activator finish its work and exit", examples=("activator drain",)
     )
@@ -103,7 +103,7 @@ def add_admin_commands(
     _add_admin(requests)
     requests.set_defaults(handler=_requests)
     _add_program_commands(commands)
-    for name in commands.choices.keys() - others:
+    for name in commands.choices.keys() - earlier:
         commands.choices[name].set_defaults(load=load)
 
 
@@ -198,11 +198,11 @@ def _admin_of(options: argparse.Namespace, timeout_s: float | None = None) -> Ca
         if not admin and not address:
             raise StartError(f"{options.config}: `admin` is empty: the program has no admin port")
     else:
-        address, found = _admin_of_environment()
-        token = found if token is None else token
-    reached = admin or _reachable(address) or ADMIN
+        address, token_set = _admin_of_environment()
+        token = token_set if token is None else token
+    url = admin or _reachable(address) or ADMIN
     secret = read_secret(token or "", "--token")
-    return lambda method, path: ask(reached, method, path, secret, timeout_s or ANSWER_S)
+    return lambda method, path: ask(url, method, path, secret, timeout_s or ANSWER_S)
 
 
 def _admin_of_environment() -> tuple[str, str]:
@@ -218,7 +218,7 @@ def _admin_of_environment() -> tuple[str, str]:
     item = (root.entries or {}).get("admin")
     if item is None or item.entries is None:
         return ("" if item is None else item.text or ""), ""
-    texts = {key: one.text or "" for key, one in item.entries.items()}
+    texts = {key: child.text or "" for key, child in item.entries.items()}
     return texts.get("address") or texts.get("listen", ""), texts.get("token", "")
 
 
@@ -281,6 +281,7 @@ def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
+    """Print the last requests, new ones as they end with `--follow`, or one captured request."""
     from threading import Event
 
     from activator.admin.last_requests import FOLLOW_INTERVAL_S, RequestTable, follow, json_lines, report
@@ -317,11 +318,11 @@ def _check_records(ask_admin: Callable[[str, str], bytes], name: str, answer: by
     """Report why `answer` has no request. Raises CommandError if the revision does not exist."""
     from activator.admin.revision_names import require
 
-    found = json.loads(answer)
-    if found["requests"]:
+    decoded = json.loads(answer)
+    if decoded["requests"]:
         return
     require(ask_admin, name)
-    if found.get("recorded") == 0:
+    if decoded.get("recorded") == 0:
         print(
             f"{name} keeps no records of its requests; set `record: {{}}` for it, and reload the file", file=sys.stderr
         )
@@ -359,31 +360,31 @@ def _upgrade(options: argparse.Namespace, command: list[str] | None) -> int:
 
     try:
         unless = f"?unless={activator.__version__}" if options.or_reload else ""
-        done = json.loads(_admin_of(options, UPGRADE_TIMEOUT_S)("POST", f"/upgrade{unless}"))
+        outcome = json.loads(_admin_of(options, UPGRADE_TIMEOUT_S)("POST", f"/upgrade{unless}"))
     except RefusedError as error:
         print(f"activator: {error}", file=sys.stderr)
         return REFUSED
-    if "process" not in done:
-        print("reloaded" + "".join(f"; restart the activator to apply {key}" for key in done["needs_restart"]))
+    if "process" not in outcome:
+        print("reloaded" + "".join(f"; restart the activator to apply {key}" for key in outcome["needs_restart"]))
         return 0
-    former = f"version {done['former_version']}, process {done['former_process']}"
-    print(f"version {done['version']} serves in process {done['process']}; {former} finishes its requests")
+    former = f"version {outcome['former_version']}, process {outcome['former_process']}"
+    print(f"version {outcome['version']} serves in process {outcome['process']}; {former} finishes its requests")
     return 0
 
 
-def _post_revision(options: argparse.Namespace, path: str, done: str) -> int:
-    """Send the request about the revision `options.name`, and print `done`."""
+def _post_revision(options: argparse.Namespace, path: str, message: str) -> int:
+    """Send the request about the revision `options.name`, and print `message`."""
     from activator.admin.client import RefusedError
     from activator.admin.revision_names import explain
 
     try:
-        return _post(options, path, done)
+        return _post(options, path, message)
     except RefusedError as error:
         explain(_admin_of(options), options.name, error)
 
 
-def _post(options: argparse.Namespace, path: str, done: str) -> int:
-    """Send the request, and print `done`."""
+def _post(options: argparse.Namespace, path: str, message: str) -> int:
+    """Send the request, and print `message`."""
     _admin_of(options)("POST", path)
-    print(done)
+    print(message)
     return 0

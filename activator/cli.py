@@ -51,8 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     command: list[str] | None = None
     if "--" in words:
-        split = words.index("--")
-        words, command = words[:split], words[split + 1 :]
+        dashes = words.index("--")
+        words, command = words[:dashes], words[dashes + 1 :]
     parser = _parser()
     options, unknown = parser.parse_known_args(words)
     if unknown:
@@ -169,6 +169,7 @@ def _parser() -> Parser:
 
 
 def _run(options: argparse.Namespace, command: list[str] | None) -> int:
+    """Serve a file, or the command after `--`. Return the exit code."""
     if command is not None:
         if options.config:
             print("activator: give either -c FILE or -- CMD, not both", file=sys.stderr)
@@ -176,7 +177,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
         if not command:
             print(f"activator: no command after `--`: {NO_COMMAND}", file=sys.stderr)
             return USAGE
-        problem = _settle_addresses(options)
+        problem = _complete_addresses(options)
         if problem:
             print(f"activator: {problem}", file=sys.stderr)
             return USAGE
@@ -201,6 +202,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog) -> int:
+    """Run the activator until it ends. Return its exit code."""
     import uvloop
 
     from activator.app import App, Settings, load, worker_count
@@ -261,6 +263,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _load(path: str) -> Loaded:
+    """Return the configuration in the file at `path`. Raises ConfigError."""
     from activator.config.file import read_text
 
     _need_file(path, "name one with -c, start a program with -- CMD, or write one with `activator init`")
@@ -276,7 +279,7 @@ def _need_file(path: str, advice: str) -> None:
 
 
 def _loaded(text: str, path: str) -> Loaded:
-    """Return the configuration of a file that was read once: it may be replaced at any moment. Raises ConfigError."""
+    """Return the configuration in the text of the file at `path`, which is not read again. Raises ConfigError."""
     from activator.config.file import parse, resolve
     from activator.config.policy_names import PolicyNames
     from activator.config.tree import read_tree
@@ -290,7 +293,7 @@ def _loaded(text: str, path: str) -> Loaded:
 
 
 def bound(config: Config, environ: Mapping[str, str]) -> Config:
-    """Return the configuration with the host of `environ` in `listen`, if that is the default."""
+    """Return the configuration; a default `listen` gets the host in the variable BIND_HOST of `environ`, if set."""
     host = environ.get(BIND_HOST, "")
     default = Config().listen
     if not host or config.listen != default:
@@ -298,7 +301,7 @@ def bound(config: Config, environ: Mapping[str, str]) -> Config:
     return msgspec.structs.replace(config, listen=f"{host}:{str(default).rpartition(':')[2]}")
 
 
-def _settle_addresses(options: argparse.Namespace) -> str:
+def _complete_addresses(options: argparse.Namespace) -> str:
     """Complete the addresses in the options: a port alone gets a host of this machine. Return the mistake, if any."""
     from activator.config.checks import split_address
     from activator.runtime.unix_address import is_unix, problem_with
@@ -321,6 +324,7 @@ def _settle_addresses(options: argparse.Namespace) -> str:
 
 
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
+    """Return the configuration that serves one command with the options of `run`. Raises ConfigError."""
     from activator.config.checks import exposed_admin, is_same_listener
     from activator.config.file import overlay, resolve
     from activator.config.model.listeners import AdminListener
@@ -412,11 +416,11 @@ def _install_service(options: argparse.Namespace, command: list[str] | None) -> 
 
     config, _ = _load(options.config)
     user = options.run_as or os.environ.get("SUDO_USER") or getpass.getuser()
-    found = units(Path(options.config).resolve(), config, user, [sys.executable, "-m", "activator.cli"])
+    texts = units(Path(options.config).resolve(), config, user, [sys.executable, "-m", "activator.cli"])
     if options.print:
-        print("\n".join(f"# {name}\n{text}" for name, text in found.items()), end="")
+        print("\n".join(f"# {name}\n{text}" for name, text in texts.items()), end="")
         return 0
-    for line in install(found, Path(options.directory)):
+    for line in install(texts, Path(options.directory)):
         print(line)
     return 0
 

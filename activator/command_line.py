@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *, examples: tuple[str, ...] = (), **settings: Any) -> None:
         if examples:
-            settings["epilog"] = "examples:\n" + "\n".join(f"  {one}" for one in examples)
+            settings["epilog"] = "examples:\n" + "\n".join(f"  {example}" for example in examples)
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
 
     def error(self, message: str) -> NoReturn:
@@ -37,13 +37,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {self._mistake(message)}\n")
 
     def _mistake(self, message: str) -> str:
+        """Return argparse's message with a correction, as one line."""
         choice = _INVALID_CHOICE.fullmatch(message)
         if choice is not None:
-            found, known = choice["found"], re.findall(r"[\w-]+", choice["all"])
-            what = choice["of"].lower() if choice["of"].isupper() else choice["of"]
-            if what == "command" and found in _INSTEAD:
-                return f'there is no command "{found}": {_INSTEAD[found]}'
-            return f'there is no {what} "{found}"{_meant(found, known)} ({", ".join(known)})'
+            word, known = choice["found"], re.findall(r"[\w-]+", choice["all"])
+            argument = choice["of"].lower() if choice["of"].isupper() else choice["of"]
+            if argument == "command" and word in _INSTEAD:
+                return f'there is no command "{word}": {_INSTEAD[word]}'
+            return f'there is no {argument} "{word}"{_meant(word, known)} ({", ".join(known)})'
         unknown = _UNKNOWN.fullmatch(message)
         if unknown is not None:
             first = unknown["found"].split()[0]
@@ -64,6 +65,7 @@ def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from actions_of(command)
 
 
-def _meant(found: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(found, known, n=1)
+def _meant(word: str, known: list[str]) -> str:
+    """Return a question about the nearest known word; empty if none is near."""
+    near = difflib.get_close_matches(word, known, n=1)
     return f': did you mean "{near[0]}"?' if near else ""

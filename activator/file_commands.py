@@ -18,7 +18,7 @@ def add_file_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         "init",
         help="write a commented example file",
         description="Write a commented example file for one of these situations:\n"
-        + "\n".join(f"  {name:10}{what}" for name, what in SITUATIONS.items()),
+        + "\n".join(f"  {name:10}{description}" for name, description in SITUATIONS.items()),
         examples=("activator init program", "activator init models -o models.yaml", "activator init backends -o -"),
     )
     init.add_argument("situation", metavar="SITUATION", choices=tuple(SITUATIONS), help=", ".join(SITUATIONS))
@@ -49,8 +49,8 @@ def _init(options: argparse.Namespace, command: list[str] | None) -> int:
         print(starter(options.situation), end="")
         return 0
     path = Path(file_for(options.situation) if options.output is None else options.output)
-    named = one_line(shlex.quote(str(path)))
-    text = starter(options.situation, named)
+    quoted_path = one_line(shlex.quote(str(path)))
+    text = starter(options.situation, quoted_path)
     try:
         with path.open("w" if options.force else "x", encoding="utf-8") as file:
             file.write(text)
@@ -58,8 +58,8 @@ def _init(options: argparse.Namespace, command: list[str] | None) -> int:
         raise StartError(f"{path}: the file exists; replace it with --force, or name another with -o") from None
     except OSError as error:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from None
-    following = "kubectl apply -f" if options.situation == "cluster" else "activator run -c"
-    print(f"wrote {path}; edit it, then: activator check {named} && {following} {named}")
+    next_command = "kubectl apply -f" if options.situation == "cluster" else "activator run -c"
+    print(f"wrote {path}; edit it, then: activator check {quoted_path} && {next_command} {quoted_path}")
     return 0
 
 

@@ -72,7 +72,7 @@ Description=Sockets of the activator
 [Socket]
 {listens}
 Backlog={backlog}
-{more}
+{settings}
 
 [Install]
 WantedBy=sockets.target
@@ -92,8 +92,8 @@ def units(file: Path, config: Config, user: str, program: list[str]) -> dict[str
         directory=_escaped(str(file.parent)),
         user=user,
     )
-    found = {f"{NAME}.service": service, **sockets}
-    return {name: f"{MARK}\n{text}" for name, text in found.items()}
+    texts = {f"{NAME}.service": service, **sockets}
+    return {name: f"{MARK}\n{text}" for name, text in texts.items()}
 
 
 def _command(words: list[str]) -> str:
@@ -103,24 +103,27 @@ def _command(words: list[str]) -> str:
 def _sockets(config: Config, user: str) -> dict[str, str]:
     """Return the socket units: one for ports, one for each kind of access to Unix sockets."""
     listeners = config.listen if isinstance(config.listen, list) else [config.listen]
-    addresses = [address_of_listener(one) for one in listeners]
+    addresses = [address_of_listener(listener) for listener in listeners]
     ports = [address for address in map(stream_of, addresses) if address] if config.workers == 1 else []
-    found = {f"{NAME}.socket": _socket(ports, "NoDelay=yes")} if ports else {}
+    sockets = {f"{NAME}.socket": _socket(ports, "NoDelay=yes")} if ports else {}
     paths: dict[SocketAccess, list[str]] = {}
-    for one, address in zip(listeners, addresses):
+    for listener, address in zip(listeners, addresses):
         if is_unix(address):
-            access = SocketAccess() if isinstance(one, str) else one.access()
+            access = SocketAccess() if isinstance(listener, str) else listener.access()
             paths.setdefault(access, []).append(_escaped(path_of(address)))
     for number, (access, listens) in enumerate(paths.items(), 1):
         group = f"\nSocketGroup={access.group}" if access.group else ""
-        more = f"SocketMode={access.mode:04o}\nSocketUser={access.owner or user}{group}\nService={NAME}.service"
-        found[f"{NAME}-unix{'' if number == 1 else number}.socket"] = _socket(listens, f"{more}\nRemoveOnStop=yes")
-    return found
+        settings = f"SocketMode={access.mode:04o}\nSocketUser={access.owner or user}{group}\nService={NAME}.service"
+        sockets[f"{NAME}-unix{'' if number == 1 else number}.socket"] = _socket(
+            listens, f"{settings}\nRemoveOnStop=yes"
+        )
+    return sockets
 
 
-def _socket(listens: list[str], more: str) -> str:
+def _socket(listens: list[str], settings: str) -> str:
+    """Return the text of a socket unit; `settings` are more lines of its section `[Socket]`."""
     lines = "\n".join(f"ListenStream={address}" for address in listens)
-    return _SOCKET.format(listens=lines, backlog=LISTEN_BACKLOG, more=more)
+    return _SOCKET.format(listens=lines, backlog=LISTEN_BACKLOG, settings=settings)
 
 
 def stream_of(address: str) -> str:
@@ -135,25 +138,25 @@ def stream_of(address: str) -> str:
     return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
 
 
-def install(found: dict[str, str], directory: Path) -> list[str]:
+def install(texts: dict[str, str], directory: Path) -> list[str]:
     """Write the units; return the next steps, as lines. Raises StartError."""
-    for name in found:
+    for name in texts:
         path = directory / name
         if path.exists() and not path.read_text("utf-8", "replace").startswith(MARK[:40]):
             raise StartError(f"{path} is not ours: remove it, or give another --directory; nothing was written")
-    for name, text in found.items():
+    for name, text in texts.items():
         path = directory / name
         try:
-            fresh = path.with_suffix(path.suffix + ".new")
-            fresh.write_text(text, "utf-8")
-            fresh.chmod(0o644)
-            fresh.replace(path)
+            temporary = path.with_suffix(path.suffix + ".new")
+            temporary.write_text(text, "utf-8")
+            temporary.chmod(0o644)
+            temporary.replace(path)
         except OSError as error:
             reason = error.strerror or "not possible"
             raise StartError(f"{path} cannot be written: {reason}; be root, or give another --directory") from error
-    names = " ".join(found)
+    names = " ".join(texts)
     return [
-        *(f"wrote {directory / name}" for name in found),
+        *(f"wrote {directory / name}" for name in texts),
         "now: systemctl daemon-reload",
         f"     systemctl enable --now {names}",
     ]

@@ -50,6 +50,8 @@ _ODD_FIELDS: Final = (
 
 
 class _Pod(BaseHTTPRequestHandler):
+    """A pod that answers GET with a text, and POST with the body of the request."""
+
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -116,73 +118,73 @@ class Running:
 
     @contextlib.contextmanager
     def connection(self, port: int = 0) -> Iterator[socket.socket]:
-        with socket.create_connection(("127.0.0.1", port or self.port), PATIENCE_S) as made:
-            yield made
+        with socket.create_connection(("127.0.0.1", port or self.port), PATIENCE_S) as sock:
+            yield sock
 
     def send(self, request: bytes, piece_bytes: int = 0, port: int = 0) -> tuple[int, bytes]:
         """Send the request, in pieces if `piece_bytes` is set; return the status and the body of the response."""
-        with self.connection(port) as made:
+        with self.connection(port) as sock:
             if piece_bytes:
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             step = piece_bytes or max(len(request), 1)
             with contextlib.suppress(ConnectionError):  # it may be rejected before all of it is read
                 for start in range(0, len(request), step):
-                    made.sendall(request[start : start + step])
+                    sock.sendall(request[start : start + step])
                     if piece_bytes:
                         time.sleep(PIECE_S)
-            head, _, body = _read_all(made).partition(b"\r\n\r\n")
+            head, _, body = _read_all(sock).partition(b"\r\n\r\n")
         return int(head.split(b" ", 2)[1]), body
 
     def send_head_first(self, request: bytes) -> tuple[int, bytes]:
         """Send the body once the activator has begun to process the head; return the status and the body, as `send`."""
         end = request.index(b"\r\n\r\n") + 4
         before, until_s = self._revision()["requests"], time.monotonic() + PATIENCE_S
-        with self.connection() as made:
-            made.sendall(request[:end])
-            while not select.select([made], [], [], 0.01)[0] and self._revision()["requests"] == before:
+        with self.connection() as sock:
+            sock.sendall(request[:end])
+            while not select.select([sock], [], [], 0.01)[0] and self._revision()["requests"] == before:
                 assert time.monotonic() < until_s, self.log()
             with contextlib.suppress(ConnectionError):  # it may be rejected already
-                made.sendall(request[end:])
-            head, _, body = _read_all(made).partition(b"\r\n\r\n")
+                sock.sendall(request[end:])
+            head, _, body = _read_all(sock).partition(b"\r\n\r\n")
         return int(head.split(b" ", 2)[1]), body
 
     def errors(self) -> int:
         """Return how many exceptions the activator has counted."""
-        found = _ERRORS.search(self.send(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1])
-        assert found is not None
-        return int(found[1])
+        match = _ERRORS.search(self.send(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1])
+        assert match is not None
+        return int(match[1])
 
     def until_idle(self) -> None:
-        """Return when no request is left, or fail after PATIENCE_S."""
+        """Wait until no request is left; fail after PATIENCE_S."""
         until_s = time.monotonic() + PATIENCE_S
         while True:
             revision = self._revision()
-            left = {key: revision[key] for key in ("in_flight", "queued") if revision.get(key)}
-            if not left:
+            remaining = {key: revision[key] for key in ("in_flight", "queued") if revision.get(key)}
+            if not remaining:
                 return
-            assert time.monotonic() < until_s, f"left of requests that are over: {left}"
+            assert time.monotonic() < until_s, f"left of requests that are over: {remaining}"
             time.sleep(0.05)
 
     def _revision(self) -> dict[str, Any]:
         """Return the revision as the admin port shows it."""
         answer = self.send(b"GET /debug/revisions HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1]
-        found: dict[str, Any] = json.loads(answer)["revisions"][0]
-        return found
+        revision: dict[str, Any] = json.loads(answer)["revisions"][0]
+        return revision
 
     def _port(self, line: bytes) -> int:
         until_s = time.monotonic() + PATIENCE_S
         while True:
-            found = re.search(line, self._log.read_bytes())
-            if found is not None:
-                return int(found[1])
+            match = re.search(line, self._log.read_bytes())
+            if match is not None:
+                return int(match[1])
             assert self._process.poll() is None and time.monotonic() < until_s, self.log()
             time.sleep(0.02)
 
 
-def _read_all(made: socket.socket) -> bytes:
+def _read_all(sock: socket.socket) -> bytes:
     pieces = []
     with contextlib.suppress(ConnectionError):
-        while piece := made.recv(65_536):
+        while piece := sock.recv(65_536):
             pieces.append(piece)
     return b"".join(pieces)
 
@@ -202,11 +204,11 @@ class FilterContract:
     def request(self, fields: bytes = b"", body: bytes | None = None) -> bytes:
         """Return the bytes of a request that is accepted, with more fields, or with another body."""
         sent = self.body if body is None else body
-        named = "".join([f"{name}: {value}\r\n" for name, value in self.request_fields.items()]).encode()
+        own_fields = "".join([f"{name}: {value}\r\n" for name, value in self.request_fields.items()]).encode()
         verb = b"POST" if sent else b"GET"
         length = b"Content-Length: %d\r\n" % len(sent) if sent else b""
         return b"%b /a?b=c HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n%b%b%b\r\n%b" % (
-            verb, length, named, fields, sent,
+            verb, length, own_fields, fields, sent,
         )  # fmt: skip
 
     def test_a_request_that_it_lets_through_reaches_the_pod(self) -> None:
@@ -246,8 +248,8 @@ class FilterContract:
         with self.running() as running:
             request = self.request()
             for end in range(0, len(request) + 1, max(len(request) // 40, 1)):
-                with running.connection() as made:
-                    made.sendall(request[:end])
+                with running.connection() as sock:
+                    sock.sendall(request[:end])
             running.until_idle()
             assert running.errors() == 0, running.log()
             assert running.send(request)[0] == running.send(request)[0]
@@ -266,8 +268,8 @@ class FilterContract:
                         failed.append(answer)
 
             clients = [threading.Thread(target=client) for _ in range(4)]
-            for one in clients:
-                one.start()
+            for thread in clients:
+                thread.start()
             content = json.loads(running.file.read_text("utf-8"))
             for number in range(5):
                 content["revisions"][0]["container_concurrency"] = 101 + number
@@ -275,7 +277,7 @@ class FilterContract:
                 reload = b"POST /reload HTTP/1.0\r\nHost: 127.0.0.1\r\nActivator-Admin: 1\r\nContent-Length: 0\r\n\r\n"
                 assert running.send(reload, port=running.admin)[0] == 200, running.log()
             stop.set()
-            for one in clients:
-                one.join()
+            for thread in clients:
+                thread.join()
             assert failed == []
             assert running.errors() == 0, running.log()

@@ -26,7 +26,7 @@ class RefusedError(StartError):
 def ask(admin: str, method: str, path: str, token: str = "", timeout_s: float = ANSWER_S) -> bytes:
     """Send a request. Return the body of the response.
 
-    Raises StartError if there is none within `timeout_s`, RefusedError if it is a refusal.
+    Raises StartError if no response comes within `timeout_s`, RefusedError if its status is an error.
     `admin` is a URL, `host:port` or `unix:/path`; `token` is the token of the admin port, if it needs one.
     """
     headers = {"Activator-Admin": "1", **({"Authorization": f"Bearer {token}"} if token else {})}
@@ -68,6 +68,8 @@ def _refusal(url: str, status: int, body: bytes) -> RefusedError:
 
 
 class _UnixConnection(http.client.HTTPConnection):
+    """An HTTP connection over the Unix socket at `path`."""
+
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._timeout_s = timeout_s

@@ -15,7 +15,7 @@ def hostname(host: str) -> str:
 
 
 def is_own(host: str) -> bool:
-    """Return True for an address, or a name that an attacker cannot make point here by DNS rebinding."""
+    """Return True for an address, or a name that an attacker cannot point to this machine by DNS rebinding."""
     if host == "localhost" or host.endswith((".localhost", ".svc", ".cluster.local")):
         return True
     try:

@@ -15,39 +15,41 @@ from activator.runtime.masking import masked_body, masked_target
 _HIDDEN: Final = "…"
 _JSON: Final = b"application/json"
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # The user information of a URL (RFC 3986 section 3.2.1).
-_KIND: Final = types.type_info(Config)
+_CONFIG_TYPE: Final = types.type_info(Config)
 
 
 def configuration(config: Config) -> Any:
     """Return the configuration in force, defaults included, without secrets, also in URLs and parameters."""
-    return _shown(config, _KIND)
+    return _shown(config, _CONFIG_TYPE)
 
 
-def _shown(value: Any, kind: types.Type) -> Any:
-    """Return plain data. A value of the type Secret is only shown as set or not set, whatever its key."""
-    match kind:
+def _shown(value: Any, declared: types.Type) -> Any:
+    """Return a value as plain data; of a value of the type Secret, only whether it is set."""
+    match declared:
         case types.Metadata():
-            return _shown(value, kind.type)
+            return _shown(value, declared.type)
         case types.UnionType():
-            return _shown(value, _member(value, kind))
+            return _shown(value, _union_member(value, declared))
         case types.StructType():
-            return {field.encode_name: _shown(getattr(value, field.name), field.type) for field in kind.fields}
+            return {field.encode_name: _shown(getattr(value, field.name), field.type) for field in declared.fields}
         case types.ListType():
-            return [_shown(one, kind.item_type) for one in value]
+            return [_shown(element, declared.item_type) for element in value]
         case types.DictType():
-            return _shown_members({key: _shown(one, kind.value_type) for key, one in value.items()}, kind.value_type)
-        case types.CustomType() if kind.cls is Secret:
+            return _shown_members(
+                {key: _shown(element, declared.value_type) for key, element in value.items()}, declared.value_type
+            )
+        case types.CustomType() if declared.cls is Secret:
             return _HIDDEN if value else ""
-        case types.CustomType() if kind.cls is Json:
+        case types.CustomType() if declared.cls is Json:
             return _without_credentials(json.loads(value))
         case types.CustomType():
             return float(value) if isinstance(value, float) else int(value)
     return _without_credentials(value)
 
 
-def _shown_members(members: dict[str, Any], kind: types.Type) -> dict[str, Any]:
-    """Return the members of a mapping; those of JSON without the values of telling names."""
-    if not isinstance(kind, types.CustomType) or kind.cls is not Json:
+def _shown_members(members: dict[str, Any], declared: types.Type) -> dict[str, Any]:
+    """Return the members of a mapping; of JSON, those whose names suggest a secret are masked."""
+    if not isinstance(declared, types.CustomType) or declared.cls is not Json:
         return members
     masked: dict[str, Any] = json.loads(masked_body(json.dumps(members).encode(), _JSON))
     return masked
@@ -60,21 +62,21 @@ def _without_credentials(value: Any) -> Any:
             text = _CREDENTIALS.sub(_HIDDEN, value)
             return masked_target(text) if "://" in text and "?" in text else text
         case list():
-            return [_without_credentials(one) for one in value]
+            return [_without_credentials(element) for element in value]
         case dict():
-            return {name: _without_credentials(one) for name, one in value.items()}
+            return {name: _without_credentials(element) for name, element in value.items()}
     return value
 
 
-def _member(value: Any, kind: types.UnionType) -> types.Type:
+def _union_member(value: Any, declared: types.UnionType) -> types.Type:
     """Return the member of the union that matches the value; AnyType for a plain value."""
-    for one in kind.types:
-        member = one.type if isinstance(one, types.Metadata) else one
+    for option in declared.types:
+        member = option.type if isinstance(option, types.Metadata) else option
         match member:
             case types.StructType() | types.CustomType() if isinstance(value, member.cls):
-                return one
+                return option
             case types.ListType() if isinstance(value, list):
-                return one
+                return option
             case types.DictType() if isinstance(value, dict):
-                return one
+                return option
     return types.AnyType()

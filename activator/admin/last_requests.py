@@ -1,7 +1,7 @@
 """The last requests as the admin port shows them, and as a table and a report for terminals.
 
 Rules
-  1. The id of a request is the place of its worker, a dash, and its number there in hexadecimal digits. Numbers grow,
+  1. The id of a request is the number of its worker, a dash, and its number there in hexadecimal digits. Numbers grow,
      also when a worker is replaced.
   2. `follow` shows each request once, the oldest first. If more requests end between two queries than one answer has,
      or than a worker remembers, the rest is not shown, and `missed` is called.
@@ -44,25 +44,25 @@ def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float, is_slo
     `answers`: as `Inspection.last_requests` returns them. `wall_s`: seconds since 1970.
     """
     records = [
-        (answer.get("wall_s", wall_s) - record["age_s"], place, record)
-        for place, answer in answers.items()
+        (answer.get("wall_s", wall_s) - record["age_s"], worker, record)
+        for worker, answer in answers.items()
         for record in answer["records"]
     ]
-    records.sort(key=lambda one: one[2]["duration_s"] if is_slowest else one[0], reverse=True)
-    evicted = {str(place): answer["evicted"] for place, answer in answers.items()}
-    return {"requests": [_listed(*one) for one in records[:count]], "evicted": evicted}
+    records.sort(key=lambda entry: entry[2]["duration_s"] if is_slowest else entry[0], reverse=True)
+    evicted = {str(worker): answer["evicted"] for worker, answer in answers.items()}
+    return {"requests": [_listed(*entry) for entry in records[:count]], "evicted": evicted}
 
 
-def _listed(ended_s: float, place: int, record: dict[str, Any]) -> dict[str, Any]:
+def _listed(ended_s: float, worker: int, record: dict[str, Any]) -> dict[str, Any]:
     shown = {name: value for name, value in record.items() if value not in (None, "") and name not in _NOT_SHOWN}
     time = f"{datetime.fromtimestamp(ended_s, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
-    return {"id": f"{place}-{record['number']:x}", "time": time, **shown}
+    return {"id": f"{worker}-{record['number']:x}", "time": time, **shown}
 
 
-def place_of(text: str) -> tuple[int, int]:
-    """Return the worker and the number that an id names; (0, 0) if it is none."""
-    found = _ID.fullmatch(text)
-    return (0, 0) if found is None else (int(found[1]), int(found[2], 16))
+def parse_id(text: str) -> tuple[int, int]:
+    """Return the worker and the number that an id names; (0, 0) if the text is not an id."""
+    match = _ID.fullmatch(text)
+    return (0, 0) if match is None else (int(match[1]), int(match[2], 16))
 
 
 class RequestTable:
@@ -76,9 +76,9 @@ class RequestTable:
         self._least = _WIDTHS_FOLLOWED if is_followed else (0,) * len(_COLUMNS)
 
     def lines(self, requests: list[dict[str, Any]], with_head: bool = True) -> Iterator[str]:
-        """Yield the requests as lines."""
+        """Yield a line for each request, after the names of the columns if `with_head`."""
         rows = [list(_COLUMNS)] if with_head else []
-        rows += [_row(one) for one in requests]
+        rows += [_row(request) for request in requests]
         if not self._widths:
             self._widths = tuple(
                 [max(least, *map(len, cells)) for least, *cells in zip(self._least, *rows, strict=True)]
@@ -89,8 +89,8 @@ class RequestTable:
 
 def json_lines(requests: list[dict[str, Any]], with_head: bool = True) -> Iterator[str]:
     """Yield each request as a line of JSON."""
-    for one in requests:
-        yield json.dumps(one)
+    for request in requests:
+        yield json.dumps(request)
 
 
 def follow(
@@ -105,35 +105,35 @@ def follow(
     `ask(n)` returns the response of the admin port with the last n requests.
     """
     last: dict[int, int] = {}  # the highest number shown, by worker
-    new, _ = _new_ones(ask(max(count, FOLLOW_COUNT)), last)
+    new, _ = _new_requests(ask(max(count, FOLLOW_COUNT)), last)
     yield from render(new[-count:], True)
     while goes_on():
-        new, is_whole = _new_ones(ask(FOLLOW_COUNT), last)
+        new, is_whole = _new_requests(ask(FOLLOW_COUNT), last)
         if not is_whole or len(new) == FOLLOW_COUNT:
             missed()
         yield from render(new, False)
 
 
-def _new_ones(text: bytes, last: dict[int, int]) -> tuple[list[dict[str, Any]], bool]:
+def _new_requests(text: bytes, last: dict[int, int]) -> tuple[list[dict[str, Any]], bool]:
     """Return the requests of an answer that are new, the oldest first, and note their numbers.
 
     The second value is False if a worker has dropped new ones.
     """
     new: list[dict[str, Any]] = []
     answer = json.loads(text)
-    is_whole = all(last.get(int(place), number) >= number for place, number in answer["evicted"].items())
+    is_whole = all(last.get(int(worker), number) >= number for worker, number in answer["evicted"].items())
     highest = dict(last)
-    for one in reversed(answer["requests"]):
-        worker, number = place_of(one["id"])
+    for request in reversed(answer["requests"]):
+        worker, number = parse_id(request["id"])
         if number > last.get(worker, 0):
-            new.append(one)
+            new.append(request)
             highest[worker] = max(highest.get(worker, 0), number)
     last.update(highest)
     return new, is_whole
 
 
 def report(capture: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of what one request sent and received; those of peers are indented."""
+    """Yield a captured request and its response as lines; what peers have sent is indented."""
     for name in ("request", "response"):
         yield f"--- {name}"
         for text in (capture[name]["head"], capture[name]["body"]):
@@ -142,21 +142,22 @@ def report(capture: dict[str, Any]) -> Iterator[str]:
         yield "--- not complete: a body was longer than `record.capture.bytes`, or there was no room for it"
 
 
-def _row(one: dict[str, Any]) -> list[str]:
-    tokens = one.get("tokens")
+def _row(request: dict[str, Any]) -> list[str]:
+    """Return the cells of a request, in the order of the columns."""
+    tokens = request.get("tokens")
     cells = (
-        one["time"][11:],
-        one["id"] + ("*" if one["has_capture"] else ""),
-        one["revision"].removeprefix("default/"),
-        f"{one['method']} {one['target']}",
-        f"{one['status'] or '-'} {one.get('reason', '')}".rstrip(),
-        _duration(one.get("duration_s")),
-        _duration(one.get("wait_s")),
-        _duration(one.get("first_token_s", one.get("first_byte_s"))),
+        request["time"][11:],
+        request["id"] + ("*" if request["has_capture"] else ""),
+        request["revision"].removeprefix("default/"),
+        f"{request['method']} {request['target']}",
+        f"{request['status'] or '-'} {request.get('reason', '')}".rstrip(),
+        _duration(request.get("duration_s")),
+        _duration(request.get("wait_s")),
+        _duration(request.get("first_token_s", request.get("first_byte_s"))),
         "-" if tokens is None else f"{tokens['prompt']}+{tokens['completion']}",
-        _per_second(one.get("output_token_s")),
-        one.get("user", "-"),
-        one.get("pod", "-"),
+        _per_second(request.get("output_token_s")),
+        request.get("user", "-"),
+        request.get("pod", "-"),
     )
     return [_printable(cell) for cell in cells]
 
@@ -175,4 +176,6 @@ def _printable(text: str) -> str:
     """Return the text with all but printable characters and tabs escaped."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode() for char in text
+    )

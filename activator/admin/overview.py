@@ -58,11 +58,11 @@ def slices(
     yield msgspec.json.encode(head)[:-1] + b',"revisions":['
     rows: list[bytes] = []
     separator = b""
-    for one in statistics:
-        found = known(one.key)
-        if one.dropped or found is None:
+    for revision in statistics:
+        control_data = known(revision.key)
+        if revision.dropped or control_data is None:
             continue
-        rows.append(separator + msgspec.json.encode(row(one, found, age_s, recent_failures(one))))
+        rows.append(separator + msgspec.json.encode(row(revision, control_data, age_s, recent_failures(revision))))
         separator = b","
         if len(rows) == ROWS_IN_A_SLICE:
             yield b"".join(rows)
@@ -71,69 +71,70 @@ def slices(
 
 
 def row(
-    one: RevisionStatistics, known: Known, age_s: Callable[[str, str], float], recent_failures: int
+    revision: RevisionStatistics, known: Known, age_s: Callable[[str, str], float], recent_failures: int
 ) -> dict[str, Any]:
     """Return the row of one revision as plain data."""
     spec = known.record.spec
-    pods = one.table.pods
-    attention = _attention(one, known)
-    state = _state(one, known, attention)
+    pods = revision.table.pods
+    attention = _attention(revision, known)
+    state = _state(revision, known, attention)
     record = spec.filters.record
-    server_errors = sum(count for code, count in one.responses.items() if code >= 500)
+    server_errors = sum(count for code, count in revision.responses.items() if code >= 500)
     return {
-        "key": one.key,
+        "key": revision.key,
         "hosts": list(spec.routing.hosts),
         "state": state,
-        "state_age_s": round(age_s(one.key, state), 1),
+        "state_age_s": round(age_s(revision.key, state), 1),
         "attention": attention,
-        "requests": one.requests_total,
-        "failed": sum(one.failures.values()) + server_errors,
+        "requests": revision.requests_total,
+        "failed": sum(revision.failures.values()) + server_errors,
         "recent_failures": recent_failures,
-        "in_flight": one.table.in_flight,
-        "queued": one.queued,
+        "in_flight": revision.table.in_flight,
+        "queued": revision.queued,
         "ready": pods[READY] + pods[RECOVERING],
-        "pods": sum(pods[state] for state in (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED, DRAINING)),
+        "pods": sum(pods[pod_state] for pod_state in (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED, DRAINING)),
         "container_concurrency": spec.container_concurrency,
-        "policy": one.policy,
+        "policy": revision.policy,
         "program": known.has_program,
         "recorded": 0 if record is None else record.requests,
         "cold": {}
-        if one.traffic is None
-        else {phase: distribution_figures(d) for phase, d in one.traffic.cold.items()},
+        if revision.traffic is None
+        else {phase: distribution_figures(d) for phase, d in revision.traffic.cold.items()},
     }
 
 
-def state_of(one: RevisionStatistics, known: Known | None) -> str:
+def state_of(revision: RevisionStatistics, known: Known | None) -> str:
     """Return the state of a revision; empty if the control plane does not know it any more."""
-    return "" if known is None else _state(one, known, _attention(one, known))
+    return "" if known is None else _state(revision, known, _attention(revision, known))
 
 
-def _attention(one: RevisionStatistics, known: Known) -> list[str]:
+def _attention(revision: RevisionStatistics, known: Known) -> list[str]:
     """Return the problems of a revision as sentences."""
-    pods = one.table.pods
-    found = []
+    pods = revision.table.pods
+    problems = []
     if known.record.failure:
-        found.append(f"cannot start: {known.record.failure}")
+        problems.append(f"cannot start: {known.record.failure}")
     if pods[QUARANTINED]:
-        found.append(f"{pods[QUARANTINED]} of {sum(pods[1:])} pods are in quarantine")
+        problems.append(f"{pods[QUARANTINED]} of {sum(pods[1:])} pods are in quarantine")
     if pods[NOT_READY]:
-        found.append(f"{pods[NOT_READY]} pods are not ready")
-    unanswered = sorted({one.cause for one in known.failing.values() if one.cause})
+        problems.append(f"{pods[NOT_READY]} pods are not ready")
+    unanswered = sorted({pod.cause for pod in known.failing.values() if pod.cause})
     if unanswered:
         more = f", and {len(unanswered) - 1} more causes" if len(unanswered) > 1 else ""
-        found.append(f"pods that do not answer: {len(known.failing)} ({unanswered[0]}{more})")
-    return [*found, *known.problems]
+        problems.append(f"pods that do not answer: {len(known.failing)} ({unanswered[0]}{more})")
+    return [*problems, *known.problems]
 
 
-def _state(one: RevisionStatistics, known: Known, attention: list[str]) -> str:
-    pods = one.table.pods
+def _state(revision: RevisionStatistics, known: Known, attention: list[str]) -> str:
+    """Return the worst state that applies."""
+    pods = revision.table.pods
     if known.record.failure:
         return FAILED
     if attention:
         return DEGRADED
-    if one.queued:
+    if revision.queued:
         return WAITING
-    if one.table.in_flight:
+    if revision.table.in_flight:
         return SERVING
     if pods[READY] or pods[RECOVERING]:
         return READY_STATE

@@ -1,8 +1,8 @@
-"""The admin port, whose server is loaded with its first connection: aiohttp takes 10 MB and a quarter of a start.
+"""The admin port, whose server is loaded with its first connection: aiohttp takes 10 MB and a quarter of the start.
 
 Rules
-  1. Connections wait in the backlog of the socket until the server accepts them. In a cluster it is loaded at once: a
-     kubelet probes soon, and waits for a second only.
+  1. Connections wait in the backlog of the socket until the server accepts them. In a cluster it is loaded at once,
+     because a kubelet probes soon, and waits for one second only.
   2. The server is imported in a thread, so that requests and heartbeats continue meanwhile. If that fails, the next
      attempt follows after RETRY_S.
   3. Its modules are kept as they are at the start (runtime/kept_modules.py): the first connection may be that of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ADMIN: Final = "admin"  # the name of its socket among those of a former process (runtime/sockets.py)
 RETRY_S: Final = 1.0
-_BESIDE: Final = ("activator.telemetry.metrics.exposition", "activator.telemetry.metrics.sliced_response")
+_ALSO_KEPT: Final = ("activator.telemetry.metrics.exposition", "activator.telemetry.metrics.sliced_response")
 
 log = logging.getLogger("activator")
 
@@ -37,7 +37,7 @@ log = logging.getLogger("activator")
 class AdminPort:
     """The listening socket of the admin port, and its server once there is one.
 
-    `make` imports and returns the server; it is called in a thread.
+    `make` imports the server's modules and returns a server; it is called in a thread.
     """
 
     def __init__(self, make: Callable[[], AdminServer], tasks: TaskGroupOwner) -> None:
@@ -45,16 +45,16 @@ class AdminPort:
         self._tasks = tasks
         self._socket: socket.socket | None = None
         self._address = ""
-        self._waits = False  # for the first connection
+        self._is_watching = False  # the loop calls `_connected` at the first connection
         self._loading: asyncio.Task[None] | None = None
         self.server: AdminServer | None = None
 
     def bind(self, address: str, access: SocketAccess | None = None) -> None:
         """Bind; connections wait until `start`. Raises StartError."""
-        keep(activator.admin, *_BESIDE)
-        found = inherited(ADMIN)
+        keep(activator.admin, *_ALSO_KEPT)
+        sockets = inherited(ADMIN)
         try:
-            self._socket = found[0] if found else bind(address, access=access)
+            self._socket = sockets[0] if sockets else bind(address, access=access)
         except StartError as error:
             raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
 
@@ -62,20 +62,20 @@ class AdminPort:
         """Load the server with the first connection, or `at_once`. Return the bound address."""
         self._address = address_of(self.socket)
         if at_once:
-            self._begin()
+            self._start_loading()
         else:
-            self._wait()
+            self._watch()
         return self._address
 
     @property
     def socket(self) -> socket.socket:
         """The listening socket."""
-        assert self._socket is not None, "it is bound"
+        assert self._socket is not None, "`bind` comes first"
         return self._socket
 
     async def close(self) -> None:
         remove_file(self._address)
-        self._wait_no_more()
+        self._unwatch()
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait({self._loading})
@@ -84,20 +84,20 @@ class AdminPort:
         elif self._socket is not None:
             self._socket.close()
 
-    def _wait(self) -> None:
-        self._waits = True
+    def _watch(self) -> None:
+        self._is_watching = True
         asyncio.get_running_loop().add_reader(self.socket.fileno(), self._connected)
 
-    def _wait_no_more(self) -> None:
-        if self._waits:
-            self._waits = False
+    def _unwatch(self) -> None:
+        if self._is_watching:
+            self._is_watching = False
             asyncio.get_running_loop().remove_reader(self.socket.fileno())
 
     def _connected(self) -> None:
-        self._wait_no_more()
-        self._begin()
+        self._unwatch()
+        self._start_loading()
 
-    def _begin(self) -> None:
+    def _start_loading(self) -> None:
         self._loading = self._tasks.start("admin port", self._load())
 
     async def _load(self) -> None:
@@ -106,7 +106,7 @@ class AdminPort:
         except Exception:
             log.exception("the admin port cannot be served; next attempt in %g s", RETRY_S)
             await pause(RETRY_S)
-            self._wait()
+            self._watch()
 
     async def _serve(self, server: AdminServer) -> None:
         try:

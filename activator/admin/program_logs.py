@@ -23,18 +23,18 @@ def output(ask: Ask, name: str, last_lines: int, goes_on: Callable[[], bool]) ->
 
     Raises StartError as `ask` does.
     """
-    found = msgspec.json.decode(ask(path_of(name, 0)))
-    lines = found["lines"]
+    answer = msgspec.json.decode(ask(path_of(name, 0)))
+    lines = answer["lines"]
     yield from map(_shown, lines[-last_lines:] if last_lines else [])
-    last = found["last"]
+    last = answer["last"]
     while goes_on():
-        found = msgspec.json.decode(ask(path_of(name, last)))
-        if found["last"] < last:  # the revision was replaced by one of the same name, or the activator was restarted
-            found = msgspec.json.decode(ask(path_of(name, 0)))
-        elif found["missed"]:
-            yield f"… {found['missed']} lines were dropped because there were too many …"
-        yield from map(_shown, found["lines"])
-        last = found["last"]
+        answer = msgspec.json.decode(ask(path_of(name, last)))
+        if answer["last"] < last:  # the revision was replaced by one of the same name, or the activator was restarted
+            answer = msgspec.json.decode(ask(path_of(name, 0)))
+        elif answer["missed"]:
+            yield f"… {answer['missed']} lines were dropped because there were too many …"
+        yield from map(_shown, answer["lines"])
+        last = answer["last"]
 
 
 def _shown(line: dict[str, Any]) -> str:

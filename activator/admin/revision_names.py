@@ -1,4 +1,4 @@
-"""The revisions of a running activator by name, for commands that name one that it does not have."""
+"""The revisions of a running activator by name, to correct a command that names an unknown one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ask = Callable[[str, str], bytes]  # method and path → the body of the respons
 
 def require(ask: Ask, name: str) -> None:
     """Raise CommandError, with the nearest name, if there is no revision of this name. `ask` may raise StartError."""
-    known = [one["key"] for one in json.loads(ask("GET", "/debug/overview")).get("revisions", [])]
+    known = [row["key"] for row in json.loads(ask("GET", "/debug/overview")).get("revisions", [])]
     if key_of(name) not in known:
         raise missing(name, known)
 

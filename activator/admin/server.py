@@ -22,7 +22,7 @@ from aiohttp.web_protocol import RequestHandler
 
 import activator
 from activator.admin.hosts import hostname, is_own
-from activator.admin.last_requests import place_of
+from activator.admin.last_requests import parse_id
 from activator.admin.page import HEADERS, PAGE
 from activator.admin.token import CHALLENGE, OPEN_PATHS, AdminToken
 from activator.config.model.telemetry import LOG_LEVELS, LOG_PARTS
@@ -116,7 +116,7 @@ class AdminBackend(Protocol):
     async def last_requests(self, key: str, count: int, searched: int) -> object:
         """Return the last requests of a revision, or of all if `key` is empty, as plain data, the newest first.
 
-        With `searched`, return the slowest of so many instead, the slowest first.
+        With `searched`, return the slowest of that many instead, the slowest first.
         """
         ...
 
@@ -195,9 +195,9 @@ class AdminBackend(Protocol):
 class AdminServer:
     """The HTTP server of the admin port, by aiohttp."""
 
-    def __init__(self, inside: AdminBackend, now: Now, token: AdminToken | None = None) -> None:
+    def __init__(self, backend: AdminBackend, now: Now, token: AdminToken | None = None) -> None:
         """Make a server; requests must have `token` unless it is None."""
-        self._inside = inside
+        self._backend = backend
         self._token = token or AdminToken("")
         self._profiler = Profiler(now)
         self._runner: web.AppRunner | None = None
@@ -266,30 +266,30 @@ class AdminServer:
         return web.Response(text=_INDEX)
 
     async def _healthz(self, request: web.Request) -> web.Response:
-        if self._inside.is_alive():
+        if self._backend.is_alive():
             return web.Response(text="ok\n")
         return web.Response(status=503, text="the state worker makes no progress\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        reasons = self._inside.waiting_for()
+        reasons = self._backend.waiting_for()
         if not reasons:
             return web.Response(text="ok\n")
         return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        await self._inside.gather_statistics()
-        slices, content_type = self._inside.metrics(request.headers.get("Accept", ""))
+        await self._backend.gather_statistics()
+        slices, content_type = self._backend.metrics(request.headers.get("Accept", ""))
         return await answer_in_slices(request, slices, content_type)
 
     async def _revisions(self, request: web.Request) -> web.Response:
         worker = _worker(request)
         if worker is not None:
-            return _json(await self._inside.snapshot_of(worker))
-        await self._inside.gather_snapshot()
-        return _json(self._inside.snapshot(request.query.get("revision", "")))
+            return _json(await self._backend.snapshot_of(worker))
+        await self._backend.gather_snapshot()
+        return _json(self._backend.snapshot(request.query.get("revision", "")))
 
     async def _overview(self, request: web.Request) -> web.StreamResponse:
-        return await answer_in_slices(request, self._inside.overview(), "application/json")
+        return await answer_in_slices(request, self._backend.overview(), "application/json")
 
     async def _history(self, request: web.Request) -> web.Response:
         keys = request.query.getall("revision", [])
@@ -300,8 +300,8 @@ class AdminServer:
             return _json({"problems": [f"range: one of {', '.join(HISTORY_RANGES)}"]}, status=400)
         is_day = span == "day"
         interval_s = HISTORY_DAY_INTERVAL_S if is_day else HISTORY_INTERVAL_S
-        shown = {"interval_s": interval_s, "revisions": self._inside.history(keys, is_day)}
-        body = msgspec.json.encode({**shown, "groups": self._inside.timelines()})
+        shown = {"interval_s": interval_s, "revisions": self._backend.history(keys, is_day)}
+        body = msgspec.json.encode({**shown, "groups": self._backend.timelines()})
         return web.Response(body=body, content_type="application/json")
 
     async def _requests(self, request: web.Request) -> web.Response:
@@ -312,29 +312,29 @@ class AdminServer:
         if order not in REQUEST_ORDERS:
             return _json({"problems": [f"order: one of {', '.join(REQUEST_ORDERS)}"]}, status=400)
         searched = 0 if order == REQUEST_ORDERS[0] else REQUESTS_SHOWN_MAX
-        return _json(await self._inside.last_requests(key_of(name) if name else "", int(count), searched))
+        return _json(await self._backend.last_requests(key_of(name) if name else "", int(count), searched))
 
     async def _request(self, request: web.Request) -> web.Response:
-        worker, number = place_of(request.match_info["id"])
-        found = await self._inside.capture_of(worker, number) if number else None
-        if found is None:
+        worker, number = parse_id(request.match_info["id"])
+        capture = await self._backend.capture_of(worker, number) if number else None
+        if capture is None:
             problem = "there is no capture of this request, or none any more (`record.capture` keeps them)"
             return _json({"problems": [problem]}, status=404)
-        return _json(found)
+        return _json(capture)
 
     async def _configuration(self, request: web.Request) -> web.Response:
-        return _json(self._inside.configuration())
+        return _json(self._backend.configuration())
 
     async def _logs(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         after = request.query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) <= LINE_NUMBER_DIGITS_MAX):
             return _json({"problems": ["after: the number of a line, 0 for all"]}, status=400)
-        found = self._inside.program_output(key_of(name), int(after))
-        if found is None:
+        output = self._backend.program_output(key_of(name), int(after))
+        if output is None:
             problem = f"there is no revision {name} with a local program; `activator status` lists revisions"
             return _json({"problems": [problem]}, status=404)
-        return _json(found)
+        return _json(output)
 
     async def _load(self, request: web.Request) -> web.Response:
         duration = request.query.get("for")
@@ -344,45 +344,45 @@ class AdminServer:
         if (duration is not None and seconds is None) or not 0.0 < (seconds or 1.0) <= HOLD_S_MAX:
             problem = f"for: a duration such as 300s, 10m or 2h, more than 0, at most {HOLD_S_MAX / 3600.0:g}h"
             return _json({"problems": [problem]}, status=400)
-        return _outcome(request, self._inside.load(_key(request), seconds))
+        return _outcome(request, self._backend.load(_key(request), seconds))
 
     async def _unload(self, request: web.Request) -> web.Response:
-        return _outcome(request, self._inside.unload(_key(request)))
+        return _outcome(request, self._backend.unload(_key(request)))
 
     async def _restart(self, request: web.Request) -> web.Response:
-        return _outcome(request, self._inside.restart(_key(request)))
+        return _outcome(request, self._backend.restart(_key(request)))
 
     async def _drain_pod(self, request: web.Request) -> web.Response:
-        return _outcome(request, self._inside.set_aside(_key(request), request.query.get("pod", ""), True))
+        return _outcome(request, self._backend.set_aside(_key(request), request.query.get("pod", ""), True))
 
     async def _enable_pod(self, request: web.Request) -> web.Response:
-        return _outcome(request, self._inside.set_aside(_key(request), request.query.get("pod", ""), False))
+        return _outcome(request, self._backend.set_aside(_key(request), request.query.get("pod", ""), False))
 
     async def _members(self, request: web.Request) -> web.Response:
-        return _json(self._inside.members())
+        return _json(self._backend.members())
 
     async def _end_member(self, request: web.Request) -> web.Response:
         seat = int(request.match_info["seat"])
-        problem = self._inside.end_member(seat)
+        problem = self._backend.end_member(seat)
         if not problem:
             return _json({"problems": []})
         return _json({"problems": [f"seat {seat}: {problem}; `GET /debug/members` lists seats"]}, status=409)
 
     async def _tasks(self, request: web.Request) -> web.Response:
         worker = _worker(request)
-        return _json(describe_tasks() if worker is None else await self._inside.tasks_of(worker))
+        return _json(describe_tasks() if worker is None else await self._backend.tasks_of(worker))
 
     async def _log(self, request: web.Request) -> web.Response:
-        app_log = self._inside.log
+        app_log = self._backend.log
         return _json({} if app_log is None else app_log.levels())
 
     async def _set_log(self, request: web.Request) -> web.Response:
-        app_log = self._inside.log
+        app_log = self._backend.log
         part, level = request.query.get("part", ""), request.query.get("level", "")
         if app_log is None or level not in LOG_LEVELS or (part and part not in LOG_PARTS):
             expected = f"level: one of {', '.join(LOG_LEVELS)}; part: none, or one of {', '.join(LOG_PARTS)}"
             return _json({"problems": [f"expected {expected}"]}, status=400)
-        self._inside.set_log_level(part, level)
+        self._backend.set_log_level(part, level)
         return _json(app_log.levels())
 
     async def _profile(self, request: web.Request) -> web.Response:
@@ -395,7 +395,7 @@ class AdminServer:
         worker = _worker(request)
         try:
             if worker is not None:
-                return _json(await self._inside.profile_of(worker, seconds))
+                return _json(await self._backend.profile_of(worker, seconds))
             return _json(await asyncio.to_thread(self._profiler.take, seconds))
         except ProfilerBusyError:
             return _json({"problems": ["a profile is being taken already"]}, status=409)
@@ -404,19 +404,20 @@ class AdminServer:
             raise
 
     async def _drain(self, request: web.Request) -> web.Response:
-        self._inside.stop()
+        self._backend.stop()
         return _json({"draining": True})
 
     async def _reload(self, request: web.Request) -> web.Response:
-        problems = self._inside.reload()
+        problems = self._backend.reload()
         if problems:
             return _json({"problems": problems}, status=400)
-        return _json({"problems": [], "needs_restart": self._inside.needs_restart})
+        return _json({"problems": [], "needs_restart": self._backend.needs_restart})
 
     async def _upgrade(self, request: web.Request) -> web.Response:
+        """Upgrade; with `?unless=VERSION`, only reload if this version runs already."""
         if request.query.get("unless") == activator.__version__:
             return await self._reload(request)
-        outcome = await self._inside.upgrade()
+        outcome = await self._backend.upgrade()
         return _json(outcome, status=409 if outcome["problems"] else 200)
 
 
@@ -425,6 +426,7 @@ def _key(request: web.Request) -> str:
 
 
 def _outcome(request: web.Request, problem: str) -> web.Response:
+    """Return the response to a command about a revision: 409 with `problem`, or 200 if it is empty."""
     if not problem:
         return _json({"problems": []})
     name = request.match_info["name"]
@@ -453,9 +455,11 @@ class _Accepting:
     def accepted(self) -> RequestHandler:
         """Return a protocol; this is the protocol factory of `loop.create_server`."""
         transports = [connection.transport for connection in self._server.connections]
-        open_ones = [one for one in transports if one is not None and not one.is_closing()]
-        if len(open_ones) >= ADMIN_CONNECTIONS_MAX:
-            open_ones[0].abort()
+        open_transports = [
+            transport for transport in transports if transport is not None and not transport.is_closing()
+        ]
+        if len(open_transports) >= ADMIN_CONNECTIONS_MAX:
+            open_transports[0].abort()
         return self._server()
 
 
@@ -466,6 +470,7 @@ def _json(data: object, status: int = 200) -> web.Response:
 
 @web.middleware
 async def _refuse_foreign(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse requests of foreign web pages (rule 1); answer 404 if the request names an unknown worker."""
     field = request.headers.get("Host", "")
     host = hostname(field)
     if not is_own(host):

@@ -24,43 +24,44 @@ def joined(
     `control_plane.snapshot`; revisions are by key. `workers` are the worker processes, empty if there is one process;
     `counts` are the sums of all workers.
     """
-    revisions = [_revision(shown, control.get(key, {})) for key, shown in data.items()]
+    revisions = [_revision(reported, control.get(key, {})) for key, reported in data.items()]
     clients = {
         "connections": counts.client_connections,
         "http2_connections": counts.http2.connections,
         "streams": counts.http2.streams,
     }
-    made = {"revisions": revisions, "clients": clients, "state_worker": state_worker}
-    return {**made, "workers": workers} if workers else made
+    response = {"revisions": revisions, "clients": clients, "state_worker": state_worker}
+    return {**response, "workers": workers} if workers else response
 
 
-def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+def _revision(reported: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Return the data plane's report of a revision, completed by what the control plane knows."""
     reasons = known.get("reasons", {})
     ages_s = known.get("ages_s", {})
     zones = known.get("zones", {})
     slots = []
-    for one in shown["slots"]:
-        pod = one["pod"]
-        slot = {**_slot(one, reasons.get(pod)), "state_age_s": ages_s.get(pod)}
-        slots.append({**slot, "zone": zones[pod]} if pod in zones else slot)
-    placed = {(one["pod"], one["address"]) for one in slots}  # a drained pod keeps its slot while it has requests
-    without_slot = [one for one in known.get("without_slot", []) if (one["pod"], one["address"]) not in placed]
-    made = {**shown, "slots": slots, "without_slot": without_slot}
+    for slot in reported["slots"]:
+        pod = slot["pod"]
+        completed = {**_slot(slot, reasons.get(pod)), "state_age_s": ages_s.get(pod)}
+        slots.append({**completed, "zone": zones[pod]} if pod in zones else completed)
+    with_slot = {(slot["pod"], slot["address"]) for slot in slots}  # a drained pod keeps its slot while it has requests
+    without_slot = [pod for pod in known.get("without_slot", []) if (pod["pod"], pod["address"]) not in with_slot]
+    response = {**reported, "slots": slots, "without_slot": without_slot}
     if known.get("problems"):
-        made["problems"] = known["problems"]
+        response["problems"] = known["problems"]
     if known.get("processes") is not None:
-        made["processes"] = known["processes"]
+        response["processes"] = known["processes"]
     if known.get("memory"):
-        made["memory"] = known["memory"]
+        response["memory"] = known["memory"]
     if known.get("group") is not None:
-        made["group"] = known["group"]
+        response["group"] = known["group"]
     if known.get("scaling") is not None:
-        made["scaling"] = known["scaling"]
-    return made
+        response["scaling"] = known["scaling"]
+    return response
 
 
 def _slot(slot: dict[str, Any], known: dict[str, str] | None) -> dict[str, Any]:
-    """Add the reason why the pod does not answer, is in quarantine, on trial, or out of service.
+    """Return a slot with the reason why its pod does not answer, is in quarantine, on trial, or out of service.
 
     The reason is omitted if the control plane's record is of the same pod at another address.
     """

@@ -22,12 +22,12 @@ def console_of(file: IO[str] | None = None) -> Console:
 
 
 def table(answer: bytes) -> str:
-    """Return the tables as text, in the width of the terminal or, if they need more, in theirs: nothing is cut."""
+    """Return the tables as text, as wide as the terminal, or wider if they need it: nothing is cut."""
     parts = shown(answer)
     console = console_of(io.StringIO())
-    tables = [one for one in getattr(parts, "renderables", []) if isinstance(one, Table)]
+    tables = [part for part in getattr(parts, "renderables", []) if isinstance(part, Table)]
     wide = console.options.update(width=WIDTH_MAX)
-    console.width = max(console.width, *(Measurement.get(console, wide, one).maximum for one in tables), 0)
+    console.width = max(console.width, *(Measurement.get(console, wide, part).maximum for part in tables), 0)
     console.print(parts)
     written = console.file
     assert isinstance(written, io.StringIO)
@@ -50,7 +50,9 @@ def shown(answer: bytes) -> Group | Text:
     for revision in snapshot["revisions"]:
         parts.append(_revision(revision))
         if len(snapshot["revisions"]) == 1:
-            parts.extend(_waiting(number, one) for number, one in enumerate(revision.get("waiting_requests", []), 1))
+            parts.extend(
+                _waiting(number, request) for number, request in enumerate(revision.get("waiting_requests", []), 1)
+            )
         if revision["slots"] or revision["without_slot"]:
             parts.append(_slots(revision["slots"], revision["without_slot"]))
     parts.extend(_group(group) for group in snapshot.get("groups", []))
@@ -69,9 +71,9 @@ def why(answer: bytes, name: str) -> str | None:
     `name` may be `name` or `namespace/name`.
     """
     revisions = [
-        one
-        for one in msgspec.json.decode(answer)["revisions"]
-        if not name or name in (one["name"], f"{one['namespace']}/{one['name']}")
+        revision
+        for revision in msgspec.json.decode(answer)["revisions"]
+        if not name or name in (revision["name"], f"{revision['namespace']}/{revision['name']}")
     ]
     if name and not revisions:
         return None
@@ -79,6 +81,7 @@ def why(answer: bytes, name: str) -> str | None:
 
 
 def _why(revision: dict[str, Any]) -> list[str]:
+    """Return the lines that explain the number of a revision's pods."""
     head = f"{revision['namespace']}/{revision['name']}"
     scaling = revision.get("scaling")
     if scaling is None:
@@ -94,16 +97,16 @@ def _why(revision: dict[str, Any]) -> list[str]:
     failure = [f"cannot start: {revision['failure']}"] if revision.get("failure") else []
     lines += [f"  {problem}" for problem in (*failure, *revision.get("problems", []))]
     if scaling["unloads_in_s"] is not None:
-        lines.append(f"  without a request it is unloaded in {_lasting(scaling['unloads_in_s'])}")
+        lines.append(f"  without a request it is unloaded in {_duration(scaling['unloads_in_s'])}")
     group = revision.get("group")
     if group is not None:
         waits = group.get("waits")
         wait = f"{waits['explanation']}, for {waits['waited_s']:.0f} s" if waits else "waits for nothing"
         lines.append(f"  group {group['name']}: may run {group['granted']}, {wait}")
-    changed = scaling["changed"]
-    if changed is not None:
-        came = f"  last change {_ago(changed['age_s'])}: {changed['from']} to {changed['to']} ({changed['reason']}): "
-        lines.append(came + changed["explanation"])
+    change = scaling["changed"]
+    if change is not None:
+        prefix = f"  last change {_ago(change['age_s'])}: {change['from']} to {change['to']} ({change['reason']}): "
+        lines.append(prefix + change["explanation"])
     return lines
 
 
@@ -111,7 +114,7 @@ def _group(group: dict[str, Any]) -> Text:
     """Return the group's budget, the revisions that use it, and those that wait."""
     line = Text(f"group {group['name']}", style="bold")
     used = ", ".join(
-        f"{name} {_amount(group['used'][name])} of {_amount(most)}" for name, most in group["budget"].items()
+        f"{name} {_amount(group['used'][name])} of {_amount(limit)}" for name, limit in group["budget"].items()
     )
     line.append(
         f"  {used or 'one revision at a time'}  {group['discipline']}  swaps {group['swaps']}", style="not bold"
@@ -138,10 +141,10 @@ def _amount(amount: int) -> str:
 
 
 def _ago(seconds: float) -> str:
-    return f"{_lasting(seconds)} ago"
+    return f"{_duration(seconds)} ago"
 
 
-def _lasting(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if seconds < 120.0:
         return f"{seconds:.0f} s"
     return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.0f} h"
@@ -150,11 +153,11 @@ def _lasting(seconds: float) -> str:
 def _summary(revisions: list[dict[str, Any]]) -> Text:
     """Return how many revisions there are, and how many of them need attention."""
     counts = {
-        "with ready pods": sum(any(slot["state"] == "ready" for slot in one["slots"]) for one in revisions),
-        "with waiting requests": sum(one["queued"] > 0 for one in revisions),
-        "cannot start": sum(bool(one["failure"]) for one in revisions),
+        "with ready pods": sum(any(slot["state"] == "ready" for slot in revision["slots"]) for revision in revisions),
+        "with waiting requests": sum(revision["queued"] > 0 for revision in revisions),
+        "cannot start": sum(bool(revision["failure"]) for revision in revisions),
     }
-    parts = [f"{len(revisions)} revisions", *(f"{count} {what}" for what, count in counts.items() if count)]
+    parts = [f"{len(revisions)} revisions", *(f"{count} {label}" for label, count in counts.items() if count)]
     return Text(", ".join(parts))
 
 
@@ -180,10 +183,10 @@ def _revision(revision: dict[str, Any]) -> Text:
 
 
 def _waiting(number: int, request: dict[str, Any]) -> Text:
-    """Return a line about a request that waits, the longest first."""
+    """Return a line about a waiting request; number 1 has waited longest."""
     user = f", user {request['user']}" if request["user"] else ""
     level = f", level {request['level']}" if request["level"] else ""
-    waits = f"waits for {_lasting(request['waited_s'])}, probably {_lasting(request['expected_s'])} more"
+    waits = f"waits for {_duration(request['waited_s'])}, probably {_duration(request['expected_s'])} more"
     return Text(f"  {number}. {request['method']} {request['target']}{user}{level}: {waits}", style="yellow")
 
 
@@ -196,6 +199,7 @@ def _first_byte(pod: dict[str, Any]) -> str:
 
 
 def _slots(slots: list[dict[str, Any]], without_slot: list[dict[str, Any]]) -> Table:
+    """Return the table of a revision's pods, those without a slot last."""
     pods = [*slots, *without_slot]
     is_named = any(pod["pod"] != pod["address"] for pod in pods)  # otherwise the address is the name
     has_zones = any("zone" in pod for pod in pods)

@@ -13,7 +13,7 @@ from activator.runtime.secret_text import read_secret
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # for kubelets and Prometheus: they need no token
 CHALLENGE: Final = 'Bearer realm="activator", Basic realm="activator"'
 
-_WHAT: Final = "admin.token"
+_SETTING: Final = "admin.token"
 
 log = logging.getLogger("activator")
 
@@ -24,21 +24,22 @@ class AdminToken:
     def __init__(self, setting: str) -> None:
         """Read the secret. Raises StartError if it cannot be read."""
         self._setting = setting
-        read_secret(setting, _WHAT)
+        read_secret(setting, _SETTING)
 
     def is_in(self, authorization: str) -> bool:
         """Return True if the header field has the token, as a bearer token or as a Basic password of a browser."""
         if not self._setting:
             return True
         try:
-            expected = read_secret(self._setting, _WHAT).encode()
+            expected = read_secret(self._setting, _SETTING).encode()
         except StartError as error:
             log.error("%s: all requests to the admin port are refused", error)
             return False
-        return hmac.compare_digest(_given(authorization), expected)
+        return hmac.compare_digest(_sent_token(authorization), expected)
 
 
-def _given(authorization: str) -> bytes:
+def _sent_token(authorization: str) -> bytes:
+    """Return the token in an Authorization field; empty if there is none."""
     scheme, _, rest = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip().encode("utf-8", "surrogateescape")

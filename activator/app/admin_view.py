@@ -55,18 +55,18 @@ class RunningProgram(Protocol):
 
 def bind_admin(app: RunningProgram, tasks: TaskGroupOwner) -> AdminPort:
     """Bind the admin port of the configuration. Raises StartError."""
-    wanted = app.config.admin
+    listener = app.config.admin
 
-    def made() -> AdminServer:
+    def make_server() -> AdminServer:
         from activator.admin.server import AdminServer  # aiohttp
         from activator.admin.token import AdminToken
 
         return AdminServer(
-            AdminView(app), app.now, AdminToken(wanted.token if isinstance(wanted, AdminListener) else "")
+            AdminView(app), app.now, AdminToken(listener.token if isinstance(listener, AdminListener) else "")
         )
 
-    admin = AdminPort(made, tasks)
-    access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
+    admin = AdminPort(make_server, tasks)
+    access = listener.access(UNIX_ADMIN_MODE) if isinstance(listener, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
     admin.bind(app.config.admin_address, access)
     return admin
 
@@ -118,11 +118,11 @@ class AdminView:
     def _joined(self, shown: dict[str, dict[str, Any]], only: str = "") -> object:
         from activator.admin.snapshot import joined
 
-        made = joined(
+        response = joined(
             shown, *self._control.snapshot(only), self._workers.inspection.describe(), self._workers.counts().data
         )
         groups = self._control.groups_shown()
-        return {**made, "groups": groups} if groups else made
+        return {**response, "groups": groups} if groups else response
 
     def overview(self) -> Iterator[bytes]:
         from activator.admin.overview import slices, totals
@@ -143,9 +143,9 @@ class AdminView:
         from activator.admin.last_requests import listed
 
         answers = await self._workers.inspection.last_requests(key, searched or count)
-        made = listed(answers, count, time.time(), searched > 0)
+        response = listed(answers, count, time.time(), searched > 0)
         known = self._control.known(key)
-        return made if known is None else {**made, "recorded": known.record.spec.recorded_requests()}
+        return response if known is None else {**response, "recorded": known.record.spec.recorded_requests()}
 
     async def capture_of(self, worker: int, number: int) -> object:
         return await self._workers.inspection.capture_of(worker, number)
@@ -163,8 +163,8 @@ class AdminView:
         return await self._workers.inspection.profile_of(worker, seconds)
 
     def program_output(self, key: str, after: int) -> object:
-        found = self._control.processes.supervisor.fleets.log_of(key)
-        return None if found is None else found.after(after)
+        output = self._control.processes.supervisor.fleets.log_of(key)
+        return None if output is None else output.after(after)
 
     def load(self, key: str, seconds: float | None) -> str:
         return self._refusal(key, self._control.processes.load(key, seconds))
@@ -179,7 +179,7 @@ class AdminView:
         return self._refusal(key, self._control.processes.restart(key))
 
     def _refusal(self, key: str, problem: str) -> str:
-        """Return the problem of a command about a revision; another one if there is no such revision."""
+        """Return the problem of a command about a revision; NO_REVISION in its place if there is no such revision."""
         return NO_REVISION if problem and self._control.known(key) is None else problem
 
     def end_member(self, seat: int) -> str:
@@ -197,7 +197,7 @@ class AdminView:
 
     @property
     def log(self) -> AppLog | None:
-        """The program's own log, where it is ours to set."""
+        """The program's own log; None if it is not configured here."""
         return self._app.telemetry.app_log
 
     def set_log_level(self, part: str, level: str) -> None:

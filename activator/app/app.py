@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from activator.workers.pool import WorkerPool
 
 STOP_MARGIN_S: Final = 60.0  # beyond the drain timeout, for programs to end; then systemd may kill the activator
-PANIC_JUDGE_INTERVAL_S: Final = 0.5  # between two checks whether it has failed for too long
+PANIC_JUDGE_INTERVAL_S: Final = 0.5  # between two checks whether the control plane has failed for too long
 
 log = logging.getLogger("activator")
 
@@ -111,13 +111,13 @@ class App:
         self.now = now
         rng = Rng(int.from_bytes(os.urandom(4), "big") if settings.seed is None else settings.seed)
         self._rng = rng
-        self._tasks = TaskGroupOwner(self._task_failed)  # those of a data plane in this process
+        self._tasks = TaskGroupOwner(self._task_failed)  # the tasks of a data plane in this process
         self._control_tasks = TaskGroupOwner(self._task_failed)
         channel = self._channel = DirectChannel(settings.encode_messages)
         count = worker_count(settings.config)
         is_alone = count == 1 and inheritance is None  # else the former process is a member beside the workers
         data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if is_alone else None
-        self.data = data  # if it is in this process
+        self.data = data  # None if workers have the data planes
         self.control = ControlPlane(
             now,
             channel.send_effects,
@@ -131,15 +131,17 @@ class App:
         )
         channel.connect_control(self._receive)
         self.workers: Workers
-        own_rng = Rng(rng.below(1 << 30))  # tracing a request must not change its pod
+        telemetry_rng = Rng(rng.below(1 << 30))  # tracing a request must not change its pod
         if data is not None:
-            self.telemetry = self._make_telemetry(data.proxy, app_log, own_rng)
+            self.telemetry = self._make_telemetry(data.proxy, app_log, telemetry_rng)
             self.workers = OneWorker(data, self.telemetry, self._tasks, now)
         else:
-            self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng)
+            self.telemetry = self._make_telemetry(NoRequests(), app_log, telemetry_rng)
             self.workers = self._make_pool(count, channel, reaping, app_log, zygote)
         known = self.control.known
-        self.history = History(self.workers.revision_statistics, now, lambda one: state_of(one, known(one.key)))
+        self.history = History(
+            self.workers.revision_statistics, now, lambda revision: state_of(revision, known(revision.key))
+        )
         self._served = ServedAddresses(self.workers, lambda: self.config)
         self.control.own_ports.addresses = self._own_addresses
         self.sources = Sources(
@@ -209,8 +211,8 @@ class App:
         """Serve until a signal or `stop`. Return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled)
-        loop.add_signal_handler(signal.SIGHUP, self._reload_asked)
+            loop.add_signal_handler(number, self._on_stop_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
         loop.add_signal_handler(signal.SIGUSR2, self.upgrades.ask)
         self._tasks.repeat("freed memory", MEMORY_CHECK_S, FreedMemory().check)
         if orphans.adopt():
@@ -339,7 +341,7 @@ class App:
         self._notify_ready()
         return []
 
-    # --- what others ask ---
+    # --- queries ---
 
     @property
     def addresses(self) -> list[str]:
@@ -388,7 +390,7 @@ class App:
         self._manager.ready(f"serving on {', '.join(self.addresses)}")
 
     async def _feed_watchdog(self) -> None:
-        """Notify systemd while the state worker turns; without that, systemd restarts the program."""
+        """Notify systemd while the state worker makes progress; without that, systemd restarts the program."""
         if self.is_alive():
             self._manager.alive()
         await pause(self._manager.watchdog_s / 3)
@@ -404,7 +406,7 @@ class App:
         self.workers.settle(settings)
 
     def _judge(self) -> None:
-        """Drain and exit, so that the activator is restarted, if the control plane has kept failing for the grace."""
+        """Drain and exit, so that the activator is restarted, if the control plane has failed for `panic_grace`."""
         grace_s = self.config.shutdown.panic_grace
         if grace_s > 0.0 and not self.draining and self.control.is_hopeless(grace_s):
             reasons = self.control.over_budget()
@@ -417,7 +419,7 @@ class App:
         worker = self.workers.worker if isinstance(self.workers, OneWorker) else None
         if worker is not None:
             self._channel.connect_control(worker.send)
-        self._channel.connect_data(_to_nothing, _to_nothing, _do_nothing)
+        self._channel.connect_data(_drop, _drop, _do_nothing)
 
     def finish(self) -> None:
         """Begin to finish the requests of this process; `run` returns when that is complete."""
@@ -429,11 +431,12 @@ class App:
             return self.workers.listening()
         return [*self.workers.listening(), (ADMIN, [self._admin.socket])]
 
-    def _reload_asked(self) -> None:
+    def _on_reload_signal(self) -> None:
         if not self.upgrades.forward(signal.SIGHUP):
             self.reload()
 
-    def _signalled(self) -> None:
+    def _on_stop_signal(self) -> None:
+        """Stop; at a second signal, exit at once."""
         if self.upgrades.has_moved and self.draining:
             self.upgrades.forward(signal.SIGTERM)
             os._exit(EXIT_NOW)
@@ -449,11 +452,12 @@ class App:
         log.error("the task %s failed", name, exc_info=error)
 
     def _own_counts(self) -> WorkerCounts:
-        """Return what this process counts beside its workers."""
+        """Return the counts of this process itself, without those of its workers."""
         spans = {} if self.data is not None else self.telemetry.traces.totals
         return WorkerCounts(DataPlaneStatistics(errors_total=self._errors_total), spans=spans)
 
-    def _failed(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
+        """Log and count an exception in a callback of the event loop."""
         self._errors_total += 1
         log.error("internal error: uncaught exception in a callback of the event loop", exc_info=error)
 
@@ -461,7 +465,8 @@ class App:
         loop = asyncio.get_running_loop()
         return Telemetry(
             *(hooks, self.control.controllers, app_log, rng, self.now, loop.call_soon, loop.call_later),
-            *(time.time, time.time_ns, self._failed, lambda: self.figures.make_knative_metrics(hooks, self._failed)),
+            *(time.time, time.time_ns, self._on_error),
+            lambda: self.figures.make_knative_metrics(hooks, self._on_error),
         )
 
     def own_pool(self) -> WorkerPool:
@@ -484,7 +489,7 @@ class App:
         )
 
 
-def _to_nothing(message: object) -> None:
+def _drop(message: object) -> None:
     """Drop what the control plane of a replaced process sends."""
 
 

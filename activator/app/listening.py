@@ -35,7 +35,7 @@ class ServedAddresses:
         return self._workers.plan([*listeners(config), *self._asked_by_cluster, *self._entries])
 
     def all(self, *bound: str) -> list[str]:
-        """Return the addresses as configured and as bound. `bound`: those of ports that are no listeners, if any."""
+        """Return the addresses as configured and as bound. `bound`: addresses of ports that are no listeners."""
         config, kubernetes = self._config(), self._config().kubernetes
         configured = [*map(address_of_listener, listeners(config)), config.admin_address]
         configured += [config.push.listen, config.members.listen]
@@ -43,9 +43,9 @@ class ServedAddresses:
             configured.append(kubernetes.external_scaler.listen)
         return [one for one in (*configured, *self._workers.addresses, *bound) if one]
 
-    def serve_tls(self, wanted: Listener) -> None:
+    def serve_tls(self, listener: Listener) -> None:
         """Serve on a listener that the cluster asks for, or with a new certificate for it."""
-        self._asked_by_cluster = [wanted]
+        self._asked_by_cluster = [listener]
         try:
             self._workers.change(self.plan(self._config()))
         except StartError as error:
@@ -62,7 +62,7 @@ class ServedAddresses:
             self._unbound_entries.clear()
             return frozenset()
         except StartError:
-            self._entries = [one for one in self._entries if one in wanted]
+            self._entries = [address for address in self._entries if address in wanted]
             for address in wanted:
                 if address not in self._entries:
                     self._serve_entry(address)
@@ -76,7 +76,7 @@ class ServedAddresses:
 
     def _entry_host(self) -> str:
         """Return the host to bind entries to: that of the first TCP listener in `listen`, or 0.0.0.0 without one."""
-        addresses = [address_of_listener(one) for one in listeners(self._config())]
+        addresses = [address_of_listener(listener) for listener in listeners(self._config())]
         return split_address(next((one for one in addresses if not is_unix(one)), "0.0.0.0:0"))[0]
 
     def _serve_entry(self, address: str) -> None:

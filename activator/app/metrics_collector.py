@@ -68,7 +68,7 @@ class MetricsCollector:
         self._membership = membership
 
     def ended(self, statistics: RevisionStatistics) -> None:
-        """Count a revision whose last request has ended for the last time."""
+        """Keep the counts of a removed revision, whose last request has ended."""
         for reader in (self._exposition, self._knative_metrics):
             if reader is not None:
                 reader.ended(statistics)
@@ -92,10 +92,11 @@ class MetricsCollector:
         booted_s = time.time() - self._now()
         if abs(booted_s - self._booted_s) > CLOCK_STEP_S:
             self._booted_s = booted_s
-        for one in self._workers.revision_statistics():
-            yield replace(one, pod_states=self._pod_states(one)) if one.by_pod else one
+        for revision in self._workers.revision_statistics():
+            yield replace(revision, pod_states=self._pod_states(revision)) if revision.by_pod else revision
 
     def _pod_states(self, revision: RevisionStatistics) -> dict[str, tuple[str, float]]:
+        """Return the state of each pod, by address, and when it came into it, in Unix seconds."""
         record = self._control.worker.model.revisions.get(revision.key)
         pods = () if record is None else record.pods.values()
         return {
@@ -135,11 +136,13 @@ class MetricsCollector:
     def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:
         from activator.telemetry.metrics.worker_families import WorkerFigures
 
-        shown = self._workers.inspection.describe()
-        if not shown:
+        workers = self._workers.inspection.describe()
+        if not workers:
             return None
-        states = Counter(one["state"] for one in shown)
-        return WorkerFigures(dict(states), sum(one["restarts"] for one in shown), counts.cpu_s, counts.resident_bytes)
+        states = Counter(worker["state"] for worker in workers)
+        return WorkerFigures(
+            dict(states), sum(worker["restarts"] for worker in workers), counts.cpu_s, counts.resident_bytes
+        )
 
     def make_knative_metrics(self, proxy: RequestHooks, failed: Callable[[Exception], None]) -> KnativeExporter:
         """Return an exporter of Knative's own metrics."""

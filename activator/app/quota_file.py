@@ -46,10 +46,10 @@ class QuotaFile:
         self._is_closed = False
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # it has the names of users
-            self._database = _opened(path, unix_now() - KEPT_S)
+            self._database = _open(path, unix_now() - KEPT_S)
         except (sqlite3.Error, OSError) as error:
-            used = " (another program uses it)" if "locked" in str(error) else ""
-            reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else f"{error}{used}"
+            hint = " (another program uses it)" if "locked" in str(error) else ""
+            reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else f"{error}{hint}"
             raise StartError(f"state: the file {path} cannot be used: {reason}") from error
 
     def with_use(self, users: tuple[UserSpec, ...]) -> tuple[UserSpec, ...]:
@@ -65,7 +65,7 @@ class QuotaFile:
         ])  # fmt: skip
 
     async def save(self, use: Use) -> None:
-        """Write the usage of now, in a thread; no effect after `close`."""
+        """Write the present usage, in a thread; no effect after `close`."""
         async with self._writing:
             changed = {user: used for user, used in use.items() if self._saved.get(user) != used}
             if not changed or self._is_closed:
@@ -96,15 +96,15 @@ class QuotaFile:
 
 
 def _used(quota: QuotaSpec, requests: float, tokens: float, unix_s: float, now_s: float) -> tuple[float, float]:
-    """Return the part of an earlier usage that has not drained."""
-    gone_s = max(now_s - unix_s, 0.0)
+    """Return the used requests and tokens that have not drained since `unix_s`."""
+    elapsed_s = max(now_s - unix_s, 0.0)
     return (
-        max(requests - gone_s * quota.requests / quota.requests_period_s, 0.0),
-        max(tokens - gone_s * quota.tokens / quota.tokens_period_s, 0.0),
+        max(requests - elapsed_s * quota.requests / quota.requests_period_s, 0.0),
+        max(tokens - elapsed_s * quota.tokens / quota.tokens_period_s, 0.0),
     )
 
 
-def _opened(path: str, oldest_unix_s: float) -> sqlite3.Connection:
+def _open(path: str, oldest_unix_s: float) -> sqlite3.Connection:
     """Return the database, without usage from before `oldest_unix_s`. Raises sqlite3.Error."""
     database = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
     try:

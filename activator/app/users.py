@@ -78,7 +78,7 @@ class FileState(NamedTuple):
 
 
 class KeysFile:
-    """The check whether `keys_file` has changed. A file with a mistake changes nothing.
+    """A watch on `keys_file`. A file with a mistake changes nothing.
 
     `config` returns the present configuration.
     """
@@ -86,10 +86,10 @@ class KeysFile:
     def __init__(self, config: Callable[[], Config], rights: UserRights) -> None:
         self._config = config
         self._rights = rights
-        self._of: Config | None = None  # the configuration at the last check
-        self._seen: FileState | None = None  # at the last check
-        self._read: FileState | None = None  # the version that was read last
-        self._warned_of: str = ""  # the path of a file that others can read
+        self._checked_config: Config | None = None  # the configuration at the last check
+        self._last_seen: FileState | None = None  # the version at the last check
+        self._read_version: FileState | None = None  # the version that was read last
+        self._warned_path: str = ""  # the path of a file that others can read
 
     def watch(self, tasks: TaskGroupOwner) -> None:
         """Check the file from now on."""
@@ -103,14 +103,14 @@ class KeysFile:
         """Read the file, in a thread, if it has changed and is complete."""
         config = self._config()
         path = config.keys_file
-        if config is not self._of:  # a start or a reload has read it, perhaps another version
-            self._of, self._seen, self._read = config, None, None
+        if config is not self._checked_config:  # a start or a reload has read it, perhaps another version
+            self._checked_config, self._last_seen, self._read_version = config, None, None
         if not path:
             return
         state = await asyncio.to_thread(_state_of, path)
-        before, self._seen = self._seen, state
-        self._warn_of_others(path, state)
-        if state == self._read or state != before:
+        before, self._last_seen = self._last_seen, state
+        self._warn_if_readable(path, state)
+        if state == self._read_version or state != before:
             return
         try:
             users = await asyncio.to_thread(users_in, config)
@@ -118,23 +118,23 @@ class KeysFile:
             problem, _, more = str(error).partition("\n")
             count = len(more.splitlines())
             log.error("keys_file %s changes nothing: %s%s", path, problem, f" (and {count} more)" if count else "")
-            self._read = state
+            self._read_version = state
             return
-        if self._config() is not config or self._of is not config:  # reloaded in the meantime
+        if self._config() is not config or self._checked_config is not config:  # reloaded in the meantime
             return
-        self._read = state
+        self._read_version = state
         if self._rights.change(users):
             log.info("keys_file %s: the keys of %d users are valid now", path, len(users))
 
-    def _warn_of_others(self, path: str, state: FileState) -> None:
-        """Log that other users of the machine can read the file, once until they cannot."""
+    def _warn_if_readable(self, path: str, state: FileState) -> None:
+        """Log once that other users of the machine can read the file; again only after they could not."""
         if state.mode & stat.S_IROTH:
-            if self._warned_of != path:
-                self._warned_of = path
+            if self._warned_path != path:
+                self._warned_path = path
                 mode = stat.S_IMODE(state.mode)
                 log.warning("keys_file %s can be read by all users of this machine (mode %04o): chmod 600", path, mode)
         else:
-            self._warned_of = ""
+            self._warned_path = ""
 
 
 def _state_of(path: str) -> FileState:

@@ -126,20 +126,21 @@ def read_spec(
     spelling: list[str] = []
     at = KeyPath(Findings(Item(spec.where, entries={"spec": spec}), spelling))["spec"]
     item = _as_in_the_file(spec, SPEC, at)
-    found: list[str] = []
-    findings = Findings(Item(spec.where, entries={"spec": item}), found)
+    mistakes: list[str] = []
+    findings = Findings(Item(spec.where, entries={"spec": item}), mistakes)
     at = KeyPath(findings)["spec"]
     declared = Reader(findings).read(item, SPEC, at.path)
     if declared is not UNREADABLE:
         Checker(at, policy_names).check_declared(at, declared.revision)
         _check(at, declared.activation)
-    if found or spelling:
-        problems += spelling + [respelled(problem) for problem in found]
+    if mistakes or spelling:
+        problems += spelling + [respelled(problem) for problem in mistakes]
         return None
     return Declared(replace(declared.revision, name=name, namespace=namespace), declared.activation)
 
 
 def _check(at: KeyPath, activation: Activation) -> None:
+    """Check the keys that only an Activation has."""
     port = activation.port
     if isinstance(port, int):
         if not 1 <= port <= 65_535:
@@ -157,9 +158,9 @@ def item_of(value: Any, where: str) -> Item:
     """Return the tree of a JSON value; `where` names the object."""
     match value:
         case dict():
-            return Item(where, entries={str(key): item_of(one, where) for key, one in value.items()})
+            return Item(where, entries={str(key): item_of(child, where) for key, child in value.items()})
         case list():
-            return Item(where, elements=[item_of(one, where) for one in value])
+            return Item(where, elements=[item_of(child, where) for child in value])
         case None:
             return Item(where)
         case bool():
@@ -192,30 +193,31 @@ def _as_in_the_file(item: Item, form: Form, at: KeyPath) -> Item:
     match form:
         case Choice():
             fitting = Many if item.elements is not None else Group | Mapping
-            forms = [one for one in form.forms if isinstance(one, fitting)]
+            forms = [child for child in form.forms if isinstance(child, fitting)]
             return _as_in_the_file(item, forms[0], at) if forms else item
         case Group() if item.entries is not None:
             return _group_as_in_the_file(item, item.entries, form, at)
         case Many() if item.elements is not None:
-            elements = [_as_in_the_file(one, form.of, at[place]) for place, one in enumerate(item.elements)]
+            elements = [_as_in_the_file(child, form.of, at[index]) for index, child in enumerate(item.elements)]
             return _copy(item, elements=elements)
         case Mapping() if item.entries is not None:
-            entries = {key: _as_in_the_file(one, form.of, at[key]) for key, one in item.entries.items()}
+            entries = {key: _as_in_the_file(child, form.of, at[key]) for key, child in item.entries.items()}
             return _copy(item, entries=entries)
     return item
 
 
-def _group_as_in_the_file(item: Item, found: dict[str, Item], group: Group, at: KeyPath) -> Item:
+def _group_as_in_the_file(item: Item, children: dict[str, Item], group: Group, at: KeyPath) -> Item:
+    """Return a mapping with the keys of `group` spelled as in the file; report those that already are."""
     by_spelling = {camel(key.name): key for key in group.keys.values()}
     entries: dict[str, Item] = {}
-    for name, one in found.items():
+    for name, child in children.items():
         key = by_spelling.get(name)
         if key is not None:
-            entries[key.name] = _as_in_the_file(one, key.form, at[name])
+            entries[key.name] = _as_in_the_file(child, key.form, at[name])
         elif name in group.keys:
-            at.found(f'"{camel(name)}"', f'the key "{name}" of the file', one.key_where)
+            at.found(f'"{camel(name)}"', f'the key "{name}" of the file', child.key_where)
         else:
-            entries[name] = one  # the reader does not know this key either
+            entries[name] = child  # the reader does not know this key either
     return _copy(item, entries=entries)
 
 

@@ -74,24 +74,24 @@ def is_same_listener(one: str, other: str) -> bool:
     """Return True if two sockets cannot listen on both addresses."""
     if is_unix(one) or is_unix(other):
         return is_unix(one) and is_unix(other) and path_of(one) == path_of(other)
-    found, beside = split_address(one), split_address(other)  # port 0: the kernel chooses another each time
-    if found is None or beside is None or found[1] != beside[1]:
+    first, second = split_address(one), split_address(other)  # port 0: the kernel chooses another each time
+    if first is None or second is None or first[1] != second[1]:
         return False
-    wild = {"0.0.0.0", "::"}
-    return _canonical_address(one) == _canonical_address(other) or bool(wild & {found[0], beside[0]})
+    wildcards = {"0.0.0.0", "::"}
+    return _canonical_address(one) == _canonical_address(other) or bool(wildcards & {first[0], second[0]})
 
 
 def leads_to(pod: str, listener: str) -> bool:
     """Return True if a connection to `pod` certainly reaches `listener` on this machine."""
-    target, found = split_address(pod), split_address(listener)
-    if is_unix(pod) or is_unix(listener) or target is None or found is None:
+    target, bound = split_address(pod), split_address(listener)
+    if is_unix(pod) or is_unix(listener) or target is None or bound is None:
         return _canonical_address(pod) == _canonical_address(listener)
-    if target[1] != found[1]:
+    if target[1] != bound[1]:
         return False
     if _canonical_address(pod) == _canonical_address(listener):
         return True
     is_local = target[0] == "localhost" or (_is_ip(target[0], 4) and ipaddress.ip_address(target[0]).is_loopback)
-    return (is_local or target[0] == "::1") and found[0] in {"0.0.0.0", "::", "localhost"}
+    return (is_local or target[0] == "::1") and bound[0] in {"0.0.0.0", "::", "localhost"}
 
 
 def exposed_admin(admin: str | AdminListener) -> str:
@@ -112,10 +112,10 @@ def _canonical_address(text: str) -> str:
     """Return the canonical form of an address; a name is not resolved, and a malformed address not changed."""
     if is_unix(text):
         return f"{UNIX}{path_of(text)}"
-    found = split_address(text)
-    if found is None:
+    split = split_address(text)
+    if split is None:
         return text
-    host, port = found
+    host, port = split
     if ":" in host or _is_ip(host, 4):
         ip = ipaddress.ip_address(host)
         return f"{getattr(ip, 'ipv4_mapped', None) or ip}:{port}"
@@ -183,8 +183,8 @@ class Checker:
         check_push(root["push"], config.push)
         _check_address(root["members"]["listen"], config.members.listen, lowest_port=0, or_empty=True)
         _check_address(root["members"]["address"], config.members.address, lowest_port=0, or_empty=True)
-        for place, peer in root["members"]["peers"].each(config.members.peers):
-            _check_address(place, peer)
+        for entry_at, peer in root["members"]["peers"].each(config.members.peers):
+            _check_address(entry_at, peer)
         check_members(root, config)
         if config.kubernetes is not None:
             at = root["kubernetes"]
@@ -196,8 +196,8 @@ class Checker:
         check_positive(root["limits"], config.limits, "header_bytes", "held_bytes")
         check_containers(root["containers"], config.containers)
         has_models = "models" in root and (bool(root["models"].item.entries) or root["models"].is_unread)
-        elsewhere = config.kubernetes is not None or config.containers.discover or has_models
-        if not config.revisions and not elsewhere:
+        has_other_sources = config.kubernetes is not None or config.containers.discover or has_models
+        if not config.revisions and not has_other_sources:
             beside = (root["kubernetes"], root["containers"]["discover"])
             root["revisions"].advise("at least one revision is required, or `kubernetes`", beside=beside)
         check_keys(root, config)
@@ -208,8 +208,8 @@ class Checker:
         self._sorts_by_key = disciplines_of(config)
         self._are_several = config.workers != 1 or bool(config.members.listen)
         self._dependencies = frozenset(key_of(name) for one in config.revisions for name in one.depends_on)
-        for place, revision in root["revisions"].each(config.revisions):
-            self._check_revision(place, revision)
+        for entry_at, revision in root["revisions"].each(config.revisions):
+            self._check_revision(entry_at, revision)
         check_dependencies(root, config)
         self._routing.finish()
         GroupChecker(root, config).check()
@@ -219,22 +219,22 @@ class Checker:
     def _claim_ports(self, config: Config) -> None:
         """Claim the ports of own listeners: programs cannot have them, nor may `admin` be one of `listen`."""
         listeners = config.listen if isinstance(config.listen, list) else [config.listen]
-        addresses = [address_of_listener(one) for one in listeners]
+        addresses = [address_of_listener(listener_address) for listener_address in listeners]
         admin = config.admin_address
-        for key, address in [("listen", one) for one in addresses] + [("admin", admin)]:
+        for key, address in [("listen", listener_address) for listener_address in addresses] + [("admin", admin)]:
             found = None if is_unix(address) else split_address(address)
             if found is not None:
                 self._processes.claim(found[1], f"`{key}`")
         scaler = "" if config.kubernetes is None else config.kubernetes.external_scaler.listen
-        own = [("listen", one) for one in addresses]
+        own = [("listen", listener_address) for listener_address in addresses]
         own += [("admin", admin), ("kubernetes.external_scaler", scaler)]
         own += [("push", config.push.listen), ("members", config.members.listen)]
         self._listeners = [(key, address) for key, address in own if address]
         for address in addresses:
             if is_same_listener(address, admin):
-                place, listen = self._root["admin"], self._root["listen"]
+                entry_at, listen = self._root["admin"], self._root["listen"]
                 advice = f'"{admin}" cannot be listened on beside `listen`, which has "{address}": use another port'
-                place.advise(advice, "" if "admin" in self._root else listen.where, beside=(listen,))
+                entry_at.advise(advice, "" if "admin" in self._root else listen.where, beside=(listen,))
 
     def check_declared(self, at: KeyPath, revision: Revision) -> None:
         """Check a revision that a cluster declares: its name, its pods and possibly its hosts come from elsewhere."""
@@ -267,12 +267,14 @@ class Checker:
 
     def _check_authoriser(self, at: KeyPath, revision: Revision) -> None:
         """Report an authoriser that is a listener of the activator, where the question would lead to the revision."""
-        found = None if revision.forward_auth is None else authoriser_of(revision.forward_auth.url)
-        if found is None:
+        authoriser = None if revision.forward_auth is None else authoriser_of(revision.forward_auth.url)
+        if authoriser is None:
             return
-        host, port = found[:2]
+        host, port = authoriser[:2]
         is_own = host in revision.hosts or "*" in revision.hosts
-        if is_own and any(key == "listen" and leads_to(join_address(host, port), one) for key, one in self._listeners):
+        if is_own and any(
+            key == "listen" and leads_to(join_address(host, port), address) for key, address in self._listeners
+        ):
             at.advise("it is the address of `listen`, and leads to this revision: its questions would have no end")
 
     def _check_keys(self, at: KeyPath, revision: Revision) -> None:
@@ -285,12 +287,12 @@ class Checker:
         check_positive(at["timeouts"], revision.timeouts, "connect", "startup")
 
     def _check_name(self, at: KeyPath, revision: Revision) -> None:
-        readable = True
+        is_valid = True
         for key, text in (("name", revision.name), ("namespace", revision.namespace)):
             if _NAME.fullmatch(text) is None:
-                readable = False
+                is_valid = False
                 at[key].found("letters, digits, dots and dashes")
-        if not readable:
+        if not is_valid:
             return
         name = f"{revision.namespace}/{revision.name}"
         if name in self._names:
@@ -305,12 +307,12 @@ class Checker:
                 at["hosts"].found("at least one host", "an empty list")
             else:
                 at["hosts"].advise('`hosts` is required: the hosts that lead to this revision, or ["*"] for all')
-        for place, text in at["hosts"].each(revision.hosts):
+        for entry_at, text in at["hosts"].each(revision.hosts):
             host = canonical_host(text)
             if host is None:
-                place.found("a host name without a port, *.suffix or *")
+                entry_at.found("a host name without a port, *.suffix or *")
             else:
-                self._routing.claim(host, text, place, rule)
+                self._routing.claim(host, text, entry_at, rule)
 
     def _check_source(self, at: KeyPath, revision: Revision) -> None:
         """Check that exactly one key defines the pods."""
@@ -324,19 +326,20 @@ class Checker:
             at.advise(advice, beside=(at["pods_file"], self._root["push"]["listen"]))
 
     def _check_pods(self, at: KeyPath, pods: list[str | Pod]) -> None:
+        """Check that each pod has a valid address, is listed once, and is no listener of the activator."""
         seen: set[str] = set()
         for entry, pod in at.each(pods):
             if isinstance(pod, Pod) and not _is_address_pod(entry, pod):
                 continue
-            place, address = (entry["address"], pod.address) if isinstance(pod, Pod) else (entry, pod)
-            _check_address(place, address, or_unix=True)
-            key = next((key for key, listener in self._listeners if leads_to(address, listener)), "")
-            if key:
-                why = "requests would come back without end" if key == "listen" else "clients would reach that port"
-                place.advise(f'"{address}" is the address of `{key}`: {why}')
+            entry_at, address = (entry["address"], pod.address) if isinstance(pod, Pod) else (entry, pod)
+            _check_address(entry_at, address, or_unix=True)
+            owner = next((key for key, listener in self._listeners if leads_to(address, listener)), "")
+            if owner:
+                why = "requests would come back without end" if owner == "listen" else "clients would reach that port"
+                entry_at.advise(f'"{address}" is the address of `{owner}`: {why}')
             known_as = _canonical_address(address)
             if known_as in seen:
-                place.advise(f'"{address}" is in the list already: list each pod once')
+                entry_at.advise(f'"{address}" is in the list already: list each pod once')
             seen.add(known_as)
 
 
@@ -348,12 +351,12 @@ def _check_listeners(at: KeyPath, listen: str | Listener | list[str | Listener])
     if not listen:
         at.found("at least one address", "an empty list")
     seen: set[str] = set()
-    for place, one in at.each(listen):
-        _check_listener(place, one)
-        if isinstance(one, str):
-            if one in seen:
-                place.advise(f'"{one}" is in the list already: use each address once')
-            seen.add(one)
+    for entry_at, listener in at.each(listen):
+        _check_listener(entry_at, listener)
+        if isinstance(listener, str):
+            if listener in seen:
+                entry_at.advise(f'"{listener}" is in the list already: use each address once')
+            seen.add(listener)
     check_redirects(at, at.each(listen))
 
 
@@ -374,8 +377,8 @@ def _check_admin(at: KeyPath, admin: str | AdminListener) -> None:
         elif at.sets("address") and not is_unix(admin.address):
             at["address"].found("a Unix socket; others are `listen`")
         else:
-            place = at["address" if "address" in at else "listen"]
-            _check_address(place, address, lowest_port=0, or_unix=True, or_empty=True)
+            entry_at = at["address" if "address" in at else "listen"]
+            _check_address(entry_at, address, lowest_port=0, or_unix=True, or_empty=True)
         check_access(at, admin, address)
     else:
         _check_address(at, admin, lowest_port=0, or_unix=True, or_empty=True)
@@ -386,15 +389,15 @@ def _check_admin(at: KeyPath, admin: str | AdminListener) -> None:
 
 def _check_dns(at: KeyPath, dns: Dns) -> None:
     check_positive(at, dns, "timeout")
-    for place, server in at["servers"].each(dns.servers):
-        found = None if _is_ip(server, 4) or _is_ip(server, 6) else split_address(server)
-        host = server if found is None else found[0]
+    for entry_at, server in at["servers"].each(dns.servers):
+        split = None if _is_ip(server, 4) or _is_ip(server, 6) else split_address(server)
+        host = server if split is None else split[0]
         if not (_is_ip(host, 4) or _is_ip(host, 6)):
-            place.found("an IP address such as 10.0.0.2 or 10.0.0.2:5353")
+            entry_at.found("an IP address such as 10.0.0.2 or 10.0.0.2:5353")
 
 
 def _is_address_pod(at: KeyPath, pod: Pod) -> bool:
-    """Return True if it has an address to be checked; otherwise it has `srv`, or is a mistake."""
+    """Return True if the pod has an address to be checked; otherwise it has `srv`, or is a mistake."""
     if "srv" in at and "address" in at:
         at["srv"].advise("set `address` or `srv`, not both")
     elif pod.srv:
@@ -410,6 +413,7 @@ def _is_address_pod(at: KeyPath, pod: Pod) -> bool:
 def _check_address(
     at: KeyPath, address: str, lowest_port: int = 1, or_unix: bool = False, or_empty: bool = False
 ) -> None:
+    """Check `host:port`, or also `unix:/path` with `or_unix`; with `or_empty`, no address is valid."""
     if or_empty and not address:
         return
     if or_unix and is_unix(address):

@@ -61,8 +61,8 @@ def read_network(settings: ClusterSettings, data: Data, report: Report) -> Clust
         report(f"{NETWORK}: system-internal-tls: expected Enabled or Disabled, found {encryption!r}")
         internal_tls = settings.internal_tls
     else:
-        internal_tls = encryption == "enabled" or (not encryption and _true(data.get("internal-encryption", "")))
-    passes_through = _true(data.get("enable-mesh-pod-addressability", ""))
+        internal_tls = encryption == "enabled" or (not encryption and _is_on(data.get("internal-encryption", "")))
+    passes_through = _is_on(data.get("enable-mesh-pod-addressability", ""))
     return replace(settings, mesh_mode=mode, internal_tls=internal_tls, passes_through=passes_through)
 
 
@@ -78,7 +78,7 @@ def read_autoscaler(settings: ClusterSettings, data: Data, report: Report) -> Cl
 def read_observability(settings: ClusterSettings, data: Data, report: Report) -> ClusterSettings:
     """Return the settings updated from config-observability."""
     template = data.get("logging.request-log-template", "")
-    wanted = _true(data.get("logging.enable-request-log", ""))
+    wanted = _is_on(data.get("logging.enable-request-log", ""))
     if wanted and "logging.request-log-template" in data and not template:
         report("config-observability: logging.enable-request-log needs a logging.request-log-template")
         wanted, template = settings.request_log, settings.request_log_template
@@ -107,18 +107,19 @@ def _zap_level(text: str) -> str:
     if not text:
         return ""
     try:
-        found = json.loads(text)
+        configuration = json.loads(text)
     except ValueError:
         return ""
-    level = found.get("level", "") if isinstance(found, dict) else ""
+    level = configuration.get("level", "") if isinstance(configuration, dict) else ""
     return level if isinstance(level, str) else ""
 
 
-def _true(text: str) -> bool:
+def _is_on(text: str) -> bool:
     return text.strip().lower() in ("true", "enabled")
 
 
 def _whole(data: Data, name: str, former: int, report: Report) -> int:
+    """Return a whole number: 0 if it is not set, `former` if it is malformed, which is reported."""
     text = data.get(name, "").strip()
     if not text:
         return 0
@@ -129,6 +130,7 @@ def _whole(data: Data, name: str, former: int, report: Report) -> int:
 
 
 def _share(data: Data, name: str, former: float, report: Report) -> float:
+    """Return a number from 0 to 1: 0 if it is not set, `former` if it is malformed, which is reported."""
     text = data.get(name, "").strip()
     if not text:
         return 0.0

@@ -22,11 +22,11 @@ MEMORY_MIN_BYTES: Final = 6 * 1024 * 1024  # engines refuse less
 STOP_GRACE_MAX_S: Final = 3600.0
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_MADE: Final = (  # keys for the creation of a container; they would be ignored for an existing one
+_CREATION_KEYS: Final = (  # keys for the creation of a container; they would be ignored for an existing one
     *("name", "command", "entrypoint", "pull", "environment", "env_file", "volumes", "devices", "directory", "user"),
     *("memory", "cpus", "network", "labels", "init", "gpus"),
 )
-_SOCKET: Final = "a unix socket such as unix:/var/run/docker.sock"
+_EXPECTED_SOCKET: Final = "a unix socket such as unix:/var/run/docker.sock"
 
 
 def check_containers(at: KeyPath, containers: Containers) -> None:
@@ -39,7 +39,7 @@ def check_containers(at: KeyPath, containers: Containers) -> None:
 
 def _check_engine(at: KeyPath, engine: str) -> None:
     if engine and socket_path(engine) is None:
-        at["engine"].found(_SOCKET)
+        at["engine"].found(_EXPECTED_SOCKET)
 
 
 class ContainerChecker:
@@ -59,12 +59,12 @@ class ContainerChecker:
         self._check_name(at, container)
         _check_copies(revision_at, revision.scaling, container)
         _check_socket(at, container)
-        for place, volume in at["volumes"].each(container.volumes):
+        for entry_at, volume in at["volumes"].each(container.volumes):
             if split_volume(volume) is None:
-                place.found("SOURCE:/TARGET, or SOURCE:/TARGET:ro")
-        for place, device in at["devices"].each(container.devices):
+                entry_at.found("SOURCE:/TARGET, or SOURCE:/TARGET:ro")
+        for entry_at, device in at["devices"].each(container.devices):
             if not device.startswith("/"):
-                place.found("a path such as /dev/dri")
+                entry_at.found("a path such as /dev/dri")
         check_variables(at["environment"], container.environment)
         for name in container.labels:
             if name == "" or name.startswith("activator."):
@@ -88,12 +88,13 @@ def _check_source(at: KeyPath, container: Container) -> None:
         advice = "set `image`, or `existing` for a container that is there already, not both"
         at.advise(advice, beside=(at["image"], at["existing"]))
     if container.existing:
-        for key in _MADE:
+        for key in _CREATION_KEYS:
             if key in at:
                 at[key].advise(f"`{key}` has no effect with `existing`, a container that is made already: remove it")
 
 
 def _check_words(at: KeyPath, container: Container) -> None:
+    """Check the keys that take one of several words, and the bounds of others."""
     if container.pull not in PULLS:
         at["pull"].found(" or ".join(PULLS))
     if container.address not in {"", *CONTAINER_ADDRESSES}:
@@ -122,6 +123,7 @@ def _check_socket(at: KeyPath, container: Container) -> None:
 
 
 def _check_copies(at: KeyPath, scaling: Scaling, container: Container) -> None:
+    """Check that a container of which there can be one only is not scaled beyond 1."""
     if container.network == HOST_NETWORK:
         why = "`network: host`"
     else:

@@ -55,24 +55,24 @@ _OTHER_WORDS: Final = {
     }.items()
     for word in words.split()
 }
-_BEGUN_MIN: Final = 3  # least length of an abbreviated key that is recognized
+_ABBREVIATION_MIN: Final = 3  # least length of an abbreviated key that is recognized
 
 
-_AROUND_MAX: Final = 3  # sections that are named for a key that all of them have
+_SECTIONS_MAX: Final = 3  # sections that are named for a key that all of them have
 
 
 def known_key(name: str, group: Group, entries: dict[str, Item]) -> str:
     """Return the keys that a user may have meant by an unknown one of `group`, for "expected ..."."""
     keys = group.keys
     meant = _OTHER_WORDS.get(name, name)
-    begun = [key for key in sorted(keys) if len(name) >= _BEGUN_MIN and key.startswith(name)]
-    if begun or meant in keys:
-        return " or ".join(f'"{key}"' for key in begun or [meant])
+    completed = [key for key in sorted(keys) if len(name) >= _ABBREVIATION_MIN and key.startswith(name)]
+    if completed or meant in keys:
+        return " or ".join(f'"{key}"' for key in completed or [meant])
     sections = [key for key in keys.values() if key.group is not None and meant in key.group.keys]
-    there = [key for key in sections if key.name in entries]
-    if there:
-        return f'"{meant}" {_below(there[0])}'
-    if 0 < len(sections) <= _AROUND_MAX:
+    present = [key for key in sections if key.name in entries]
+    if present:
+        return f'"{meant}" {_below(present[0])}'
+    if 0 < len(sections) <= _SECTIONS_MAX:
         return f'"{meant}" in ' + " or ".join(f'"{key.name}"' for key in sections)
     near = difflib.get_close_matches(name, keys, n=1, cutoff=0.6)
     return f'"{near[0]}"' if near else "one of " + ", ".join(sorted(keys))
@@ -104,7 +104,9 @@ def corrected(item: Item, form: Form, is_secret: bool) -> str:
 def placeholder(item: Item) -> str:
     """Return the placeholder that a user meant by a mapping with one empty entry, such as {port}; else empty."""
     entries = item.entries or {}
-    names = [key for key, one in entries.items() if one.text is None and one.entries is None and one.elements is None]
+    names = [
+        key for key, child in entries.items() if child.text is None and child.entries is None and child.elements is None
+    ]
     return f"{{{names[0]}}}" if len(entries) == 1 and names else ""
 
 
@@ -134,9 +136,9 @@ def _as_list(item: Item) -> str:
 
 def _begun_with_dashes(item: Item, form: Many) -> str:
     """Return how to begin the elements of a list that was written as a mapping."""
-    found = placeholder(item)
-    if found:
-        return f': [PROGRAM, "{found}"]'
+    name = placeholder(item)
+    if name:
+        return f': [PROGRAM, "{name}"]'
     if not isinstance(form.of, Group):
         return ""
     names = list(item.entries or {})
@@ -160,8 +162,8 @@ def _as_mapping(item: Item, form: Mapping) -> str:
     entries = first.entries or {}
     named = entries.get("name")
     if named is not None and named.text:
-        after = " VALUE" if isinstance(form.of, Scalar) else ""
-        return f", with `{named.text}:{after}` in place of `- name: {named.text}`"
+        value = " VALUE" if isinstance(form.of, Scalar) else ""
+        return f", with `{named.text}:{value}` in place of `- name: {named.text}`"
     if len(entries) == 1:
         name = next(iter(entries))
         return f", with `{name}: VALUE` in place of `- {name}: VALUE`"
@@ -169,6 +171,7 @@ def _as_mapping(item: Item, form: Mapping) -> str:
 
 
 def _amount(item: Item, form: Form) -> str:
+    """Return how to write a duration or a size in the units of the file; empty if it is neither."""
     if not isinstance(form, Scalar) or form.cls not in (Duration, Size) or item.text is None:
         return ""
     text = item.text.strip()

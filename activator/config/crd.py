@@ -69,17 +69,17 @@ def _columns() -> list[Schema]:
     def column(name: str, path: str, kind: str = "string", priority: int = 0) -> Schema:
         return {"name": name, "type": kind, "jsonPath": path, "priority": priority}
 
-    def of(condition: str, field: str) -> str:
+    def condition_path(condition: str, field: str) -> str:
         return f'.status.conditions[?(@.type=="{condition}")].{field}'
 
     return [
         column("Target", ".spec.target.name"),
-        column("Ready", of("Ready", "status")),
-        column("Reason", of("Ready", "reason")),
+        column("Ready", condition_path("Ready", "status")),
+        column("Reason", condition_path("Ready", "reason")),
         column("Pods", ".status.ready", "integer"),
         column("Wanted", ".status.wanted", "integer"),
         column("Hosts", ".status.hosts", priority=1),
-        column("Message", of("Ready", "message"), priority=1),
+        column("Message", condition_path("Ready", "message"), priority=1),
         column("Age", ".metadata.creationTimestamp", "date"),
     ]
 
@@ -179,10 +179,10 @@ def _several(forms: list[Form]) -> Schema:
 def _group_schema(group: Group) -> Schema:
     properties: dict[str, Schema] = {}
     for key in group.keys.values():
-        found = properties[camel(key.name)] = _schema_of(key.form)
-        # As an API server stores it; nothing is better left out.
+        property_schema = properties[camel(key.name)] = _schema_of(key.form)
+        # The default as an API server stores it; an empty one is left out.
         default = plain(key.default)
         if default:
-            found["default"] = f"{default:g}s" if isinstance(key.default, Duration) else default
+            property_schema["default"] = f"{default:g}s" if isinstance(key.default, Duration) else default
     schema: Schema = {"type": "object", "properties": properties}
     return schema | ({"required": [camel(key.name) for key in group.required]} if group.required else {})

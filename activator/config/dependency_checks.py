@@ -21,24 +21,24 @@ def check_dependencies(root: KeyPath, config: Config) -> None:
     programs = {key: program_key(at, one) for key, (at, one) in known.items()}
     needs: dict[str, list[str]] = {}
     for key, (at, revision) in known.items():
-        named = revision.depends_on
-        if named and not programs[key]:
+        names = revision.depends_on
+        if names and not programs[key]:
             at["depends_on"].advise("only a revision with `process` or `container` waits for others")
             continue
-        if len(named) > DEPENDENCIES_MAX:
-            at["depends_on"].found(f"at most {DEPENDENCIES_MAX} names", str(len(named)))
-        for place, name in at["depends_on"].each(named):
+        if len(names) > DEPENDENCIES_MAX:
+            at["depends_on"].found(f"at most {DEPENDENCIES_MAX} names", str(len(names)))
+        for entry_at, name in at["depends_on"].each(names):
             target = key_of(name)
             if target not in known:
-                place.advise(f'there is no revision "{name}" in this file', beside=(root["revisions"],))
+                entry_at.advise(f'there is no revision "{name}" in this file', beside=(root["revisions"],))
             elif not programs[target]:
-                place.advise(f'"{name}" has no `process` or `container` that could be started')
+                entry_at.advise(f'"{name}" has no `process` or `container` that could be started')
             else:
                 needs.setdefault(key, []).append(target)
                 loop = _loop(key, target, needs)
                 if loop:
                     needs[key].pop()
-                    place.advise(f"dependency loop: {' -> '.join(one.removeprefix('default/') for one in loop)}")
+                    entry_at.advise(f"dependency loop: {' -> '.join(one.removeprefix('default/') for one in loop)}")
     _check_groups(root, config, needs)
 
 
@@ -48,24 +48,25 @@ def _loop(key: str, target: str, needs: dict[str, list[str]]) -> list[str]:
     for path in paths:  # grows during the iteration
         if path[-1] == key:
             return path
-        for one in needs.get(path[-1], []):
-            if one not in seen:
-                seen.add(one)
-                paths.append([*path, one])
+        for need in needs.get(path[-1], []):
+            if need not in seen:
+                seen.add(need)
+                paths.append([*path, need])
     return []
 
 
 def _check_groups(root: KeyPath, config: Config, needs: dict[str, list[str]]) -> None:
     """Report members of groups: their turns decide when they are started and stopped."""
+    # Each named revision, and one of those that depend on it.
     users = {target: key.removeprefix("default/") for key, targets in needs.items() for target in targets}
     for at, group in root["groups"].each(config.groups):
-        for place, name in at["members"].each(group.members):
+        for entry_at, name in at["members"].each(group.members):
             key = key_of(name)
             if key in needs:
-                place.advise(
+                entry_at.advise(
                     f'"{name}" has `depends_on`, and a member of a group is started at its turn: use one of the two'
                 )
             elif key in users:
-                place.advise(
+                entry_at.advise(
                     f'"{users[key]}" depends on "{name}", and a member of a group may be stopped: use one of the two'
                 )

@@ -71,17 +71,19 @@ def check_listener(at: KeyPath, listener: Listener) -> None:
             if key in at:
                 advice = f"`{key}` is for TLS, which requires `certificate` and `key`, or `certificates`"
                 at.advise(advice, at[key].where, beside=(*tls, at[key]))
-    for place, pair in at["certificates"].each(several):
-        _check_pair(place, pair, (place["certificate"], place["key"]))
+    for entry_at, pair in at["certificates"].each(several):
+        _check_pair(entry_at, pair, (entry_at["certificate"], entry_at["key"]))
 
 
 def check_redirects(at: KeyPath, listeners: Iterable[tuple[KeyPath, str | Listener]]) -> None:
-    """Check the redirects of all listeners. `at`: the place of `listen`."""
+    """Check the redirects of all listeners. `at`: the path of `listen`."""
     listed = list(listeners)
-    ports = https_ports([one for _, one in listed])
-    for place, one in listed:
-        if isinstance(one, Listener) and one.redirect is not None:
-            _check_redirect(place["redirect"], one, one.redirect, ports, (at, place["certificate"], place["key"]))
+    ports = https_ports([listener for _, listener in listed])
+    for entry_at, listener in listed:
+        if isinstance(listener, Listener) and listener.redirect is not None:
+            _check_redirect(
+                entry_at["redirect"], listener, listener.redirect, ports, (at, entry_at["certificate"], entry_at["key"])
+            )
 
 
 def _check_redirect(
@@ -116,11 +118,11 @@ def check_access(at: KeyPath, socket: SocketFile, address: str) -> None:
 
 
 def _check_proxies(at: KeyPath, listener: Listener) -> None:
-    found = listener.proxy_protocol
-    if found is None:
+    proxies = listener.proxy_protocol
+    if proxies is None:
         return
-    listed = at["proxy_protocol"] if isinstance(found, list) else at["proxy_protocol"]["trusted"]
-    networks = found if isinstance(found, list) else found.trusted
+    listed = at["proxy_protocol"] if isinstance(proxies, list) else at["proxy_protocol"]["trusted"]
+    networks = proxies if isinstance(proxies, list) else proxies.trusted
     if not networks:
         listed.found(f"{NETWORK}, or unix", "an empty list")
     check_each(listed, networks, is_peer, f"{NETWORK}, or unix")
@@ -284,9 +286,9 @@ def _check_pair(at: KeyPath, pair: Listener | PodTls | CertificateFiles, beside:
 
 def check_each(at: KeyPath, texts: Iterable[str], fits: Callable[[str], bool], expected: str) -> None:
     """Check each text of a list."""
-    for place, text in at.each(texts):
+    for entry_at, text in at.each(texts):
         if not fits(text):
-            place.found(expected)
+            entry_at.found(expected)
 
 
 def check_positive(at: KeyPath, group: Any, *keys: str, expected: str = "more than 0") -> None:

@@ -30,20 +30,20 @@ def check_effects(root: KeyPath, config: Config) -> None:
     if config.state and not limits:
         advice = "`state` has no effect without `limits` of a key: set some in `keys`, or remove it"
         root["state"].advise(advice, beside=(root["keys"],))
-    if not any(one.tokens for one in limits):
+    if not any(limit.tokens for limit in limits):
         for at, revision in root["revisions"].each(config.revisions):
-            record, place = revision.record, at["record"]
+            record, record_at = revision.record, at["record"]
             if record is not None and record.include_usage and not record.tokens:
                 advice = "`include_usage` has no effect with `tokens: false` and no `limits.tokens` of a key: remove it"
-                place["include_usage"].advise(advice, beside=(place["tokens"], root["keys"]))
+                record_at["include_usage"].advise(advice, beside=(record_at["tokens"], root["keys"]))
 
 
 def _check_listeners(at: KeyPath, listen: str | Listener | list[str | Listener]) -> None:
     """Report listeners with `keys: false` in a file without keys."""
     each = at.each(listen) if isinstance(listen, list) else iter([(at, listen)])
-    for place, one in each:
-        if not isinstance(one, str) and not one.keys:
-            place["keys"].advise("`keys: false` has no effect, because there are no `keys`: remove it")
+    for entry_at, listener in each:
+        if not isinstance(listener, str) and not listener.keys:
+            entry_at["keys"].advise("`keys: false` has no effect, because there are no `keys`: remove it")
 
 
 def _check_order(root: KeyPath, config: Config) -> None:

@@ -21,7 +21,7 @@ class EngineInspection:
         self.path = path
 
     def problem(self) -> str:
-        """Return why it cannot be used; empty if it can."""
+        """Return why the engine cannot be used; empty if it can."""
         try:
             status, _ = self._get("/_ping")
         except OSError as error:
@@ -49,6 +49,8 @@ class EngineInspection:
 
 
 class _UnixConnection(http.client.HTTPConnection):
+    """An HTTP connection over the Unix socket at `path`."""
+
     def __init__(self, path: str) -> None:
         super().__init__("engine", timeout=INSPECTION_TIMEOUT_S)
         self._path = path

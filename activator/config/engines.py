@@ -1,6 +1,6 @@
 """The socket of the container engine of this machine.
 
-It is the configured one, else the one of the variables that Docker's and Podman's own tools read, else the first of the
+It is the configured one, else that of the variables that Docker's and Podman's own tools read, else the first of the
 usual paths that exists.
 """
 
@@ -18,22 +18,24 @@ VARIABLES: Final = ("DOCKER_HOST", "CONTAINER_HOST")
 PREFIX: Final = "unix:"
 
 
-def socket_path(named: str) -> str | None:
+def socket_path(address: str) -> str | None:
     """Return the path in `unix:/path` or `unix:///path`; None if the address is malformed."""
-    if not named.startswith(PREFIX):
+    if not address.startswith(PREFIX):
         return None
-    path = named.removeprefix(PREFIX)
+    path = address.removeprefix(PREFIX)
     path = path.removeprefix("//") if path.startswith("///") else path
     return path if path.startswith("/") and not path.startswith("//") and "\0" not in path else None
 
 
-def engine_path(named: str, environ: Mapping[str, str]) -> str:
+def engine_path(configured: str, environ: Mapping[str, str]) -> str:
     """Return the path of the socket to use. Raises ConfigError if a configured address is malformed."""
-    for what, value in (("engine", named), *((name, environ.get(name, "")) for name in VARIABLES)):
+    for origin, value in (("engine", configured), *((name, environ.get(name, "")) for name in VARIABLES)):
         if value:
             path = socket_path(value)
             if path is None:
-                raise ConfigError([f"{what}: {one_line(value)}: only unix sockets are used: unix:/path/to/docker.sock"])
+                raise ConfigError(
+                    [f"{origin}: {one_line(value)}: only unix sockets are used: unix:/path/to/docker.sock"]
+                )
             return path
     usual = [DOCKER_SOCKET, PODMAN_SOCKET, os.path.join(_runtime_directory(environ), "podman", "podman.sock")]
     return next((path for path in usual if os.path.exists(path)), usual[0])

@@ -133,13 +133,13 @@ def _item_of(value: object) -> Item:
     """Return the tree that a user would have written for `value`, without values that are defaults."""
     match value:
         case msgspec.Struct():
-            found = [(key, getattr(value, key.attribute)) for key in group_of(type(value)).keys.values()]
-            entries = {key.name: _item_of(one) for key, one in found if key.required or one != key.default}
+            pairs = [(key, getattr(value, key.attribute)) for key in group_of(type(value)).keys.values()]
+            entries = {key.name: _item_of(child) for key, child in pairs if key.required or child != key.default}
             return Item(COMMAND_LINE, entries=entries)
         case dict():
-            return Item(COMMAND_LINE, entries={str(name): _item_of(one) for name, one in value.items()})
+            return Item(COMMAND_LINE, entries={str(name): _item_of(child) for name, child in value.items()})
         case list():
-            return Item(COMMAND_LINE, elements=[_item_of(one) for one in value])
+            return Item(COMMAND_LINE, elements=[_item_of(child) for child in value])
         case bool():
             return Item(COMMAND_LINE, text=str(value).lower())
     return Item(COMMAND_LINE, text=str(value))
@@ -183,8 +183,8 @@ def _ordered(specs: list[RevisionSpec]) -> list[RevisionSpec]:
         for host in spec.routing.hosts:
             uses[host] = uses.get(host, 0) + 1
     return [
-        reroute(spec, order=place) if any(uses[host] > 1 for host in spec.routing.hosts) else spec
-        for place, spec in enumerate(specs)
+        reroute(spec, order=index) if any(uses[host] > 1 for host in spec.routing.hosts) else spec
+        for index, spec in enumerate(specs)
     ]
 
 
@@ -212,12 +212,13 @@ def resolve_revision(
             _pod_protocol(revision), revision.tls, revision.lenient_pods, revision.proxy_protocol
         ),
         probing=ProbingSpec(
-            _introduced(_resolve_probe(revision.probe, revision), revision), _resolve_health_checks(revision.health)
+            _with_proxy_protocol(_resolve_probe(revision.probe, revision), revision),
+            _resolve_health_checks(revision.health),
         ),
         health=HealthSpec(
-            _or(revision.health.strikes, config.health.strikes),
-            _or(revision.health.ejection_share, config.health.ejection_share),
-            float(_or(revision.health.stale_after, config.health.stale_after)),
+            _own_or(revision.health.strikes, config.health.strikes),
+            _own_or(revision.health.ejection_share, config.health.ejection_share),
+            float(_own_or(revision.health.stale_after, config.health.stale_after)),
         ),
         filters=_resolve_filters(revision),
     )
@@ -237,15 +238,15 @@ def _resolve_routing(revision: Revision) -> RoutingSpec:
 
 def _resolve_balancing(config: Config, revision: Revision, policy: str, processors: int | None) -> BalancingSpec:
     if revision.program is not None:
-        most = resolve_program(revision, processors).max_scale
+        pods_max = resolve_program(revision, processors).max_scale
     else:
-        most = 0 if stand_for_many(revision) else len(revision.pods)
+        pods_max = 0 if stand_for_many(revision) else len(revision.pods)
     return BalancingSpec(
         policy=policy,
         hash_on=_hash_on(revision.hash_on),
         slow_start_s=float(revision.slow_start),
-        max_scale=revision.max_scale or most,
-        trailing_fragmentation_threshold=_or(
+        max_scale=revision.max_scale or pods_max,
+        trailing_fragmentation_threshold=_own_or(
             revision.trailing_fragmentation_threshold, config.trailing_fragmentation_threshold
         ),
         zone=zone_of(config) if revision.prefer_zone else "",
@@ -285,7 +286,7 @@ def _resolve_timeouts(revision: Revision) -> TimeoutsSpec:
 def _resolve_filters(revision: Revision) -> FiltersSpec:
     """Return the filters of a revision. Raises ConfigError for a file that cannot be read."""
     activity = revision.activity
-    page, progress, later = revision.waiting_page, revision.progress, revision.respond_async
+    page, progress, asynchronous = revision.waiting_page, revision.progress, revision.respond_async
     return FiltersSpec(
         allow=tuple(revision.allow),
         rate_limit=_resolve_rate_limit(revision.rate_limit),
@@ -299,9 +300,13 @@ def _resolve_filters(revision: Revision) -> FiltersSpec:
             QuietSpec(rule.path, tuple(rule.methods), rule.user_agent, rule.status) for rule in revision.no_wake
         ),
         respond_async=None
-        if later is None
+        if asynchronous is None
         else AsyncSpec(
-            float(later.keep), later.requests, int(later.answer_bytes), int(later.bytes), int(later.body_bytes)
+            float(asynchronous.keep),
+            asynchronous.requests,
+            int(asynchronous.answer_bytes),
+            int(asynchronous.bytes),
+            int(asynchronous.body_bytes),
         ),
         progress=None if progress is None else ProgressSpec(float(progress.after), float(progress.interval)),
         waiting_page=None
@@ -335,8 +340,8 @@ def _resolve_header_rules(rules: HeaderRules) -> HeaderRulesSpec | None:
         return None
     return HeaderRulesSpec(
         *(
-            FieldRulesSpec(tuple(one.remove), _texts(one.set), _texts(one.append))
-            for one in (rules.request, rules.response)
+            FieldRulesSpec(tuple(field_rules.remove), _texts(field_rules.set), _texts(field_rules.append))
+            for field_rules in (rules.request, rules.response)
         )
     )
 
@@ -356,15 +361,15 @@ def _resolve_rate_limit(limit: RateLimit | None) -> RateLimitSpec | None:
     return RateLimitSpec(*rate, limit.burst or rate[0])
 
 
-def _resolve_forward_auth(found: ForwardAuth | None) -> ForwardAuthSpec | None:
-    address = None if found is None else authoriser_of(found.url)
-    if found is None or address is None:
+def _resolve_forward_auth(forward_auth: ForwardAuth | None) -> ForwardAuthSpec | None:
+    address = None if forward_auth is None else authoriser_of(forward_auth.url)
+    if forward_auth is None or address is None:
         return None
     return ForwardAuthSpec(
         *address,
-        headers=tuple(found.headers),
-        cache_s=float(found.cache),
-        timeout_s=float(found.timeout),
+        headers=tuple(forward_auth.headers),
+        cache_s=float(forward_auth.cache),
+        timeout_s=float(forward_auth.timeout),
     )
 
 
@@ -410,11 +415,12 @@ def _resolve_discipline(queue: Queue) -> DisciplineSpec:
     )
 
 
-def _or(own: T | None, general: T) -> T:
+def _own_or(own: T | None, general: T) -> T:
     return general if own is None else own
 
 
 def _resolve_probe(probe: Probe | None, revision: Revision) -> ProbeSpec:
+    """Return the probe of pods: `health.http_get`, else `probe`, else whether the port accepts connections."""
     lenient = revision.lenient_pods
     if revision.health.http_get:
         return ProbeSpec(PROBE_HTTP, revision.health.http_get, lenient=lenient, http2=speaks_http2(revision))
@@ -445,17 +451,17 @@ def _pod_protocol(revision: Revision) -> str:
 
 
 def speaks_http2(revision: Revision) -> bool:
-    """Return True if its pods use HTTP/2."""
+    """Return True if the pods of the revision use HTTP/2."""
     return revision.protocol in {"h2c", "h2"}
 
 
 def readiness_probe(revision: Revision) -> ProbeSpec:
     """Return the readiness probe of a revision's program."""
     assert revision.program is not None
-    return _introduced(_readiness_probe(revision, revision.program.readiness), revision)
+    return _with_proxy_protocol(_readiness_probe(revision, revision.program.readiness), revision)
 
 
-def _introduced(probe: ProbeSpec, revision: Revision) -> ProbeSpec:
+def _with_proxy_protocol(probe: ProbeSpec, revision: Revision) -> ProbeSpec:
     return msgspec.structs.replace(probe, proxy_protocol=revision.proxy_protocol) if revision.proxy_protocol else probe
 
 
@@ -472,6 +478,7 @@ def _seconds(duration: Duration | None) -> float | None:
 
 
 def _hash_on(hash_on: str | HashOn | None) -> str:
+    """Return the source of a request's key: `header:NAME`, `cookie:NAME`, `client_ip`, or empty for none."""
     if isinstance(hash_on, HashOn):
         return f"header:{hash_on.header}" if hash_on.header else f"cookie:{hash_on.cookie}"
     return hash_on or ""

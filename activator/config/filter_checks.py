@@ -32,7 +32,7 @@ CAPTURE_BYTES_MAX: Final = 64 * KIB  # masking a body takes up to 0.1 s of the e
 CAPTURE_KEEP_MAX_S: Final = 86_400.0
 FILTER_MODULE: Final = "activator.data_plane.filters.filter"  # the module of the base class, which is not imported here
 # Fields that frame a message, or concern only one connection.
-_OURS: Final = frozenset(
+_CONNECTION_FIELDS: Final = frozenset(
     ("connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
 )
 _VALUE: Final = re.compile(r"[^\x00\r\n]*")
@@ -57,13 +57,13 @@ def authoriser_of(url: str) -> tuple[str, int, bool, str, str] | None:
 
 def check_filters(at: KeyPath, revision: Revision) -> None:
     """Check the filters of one revision."""
-    for side, rules in (("request", revision.headers.request), ("response", revision.headers.response)):
-        place = at["headers"][side]
-        for one, name in place["remove"].each(rules.remove):
-            _check_field(one, name, "", may_be_host=False)
+    for direction, rules in (("request", revision.headers.request), ("response", revision.headers.response)):
+        entry_at = at["headers"][direction]
+        for name_at, name in entry_at["remove"].each(rules.remove):
+            _check_field(name_at, name, "", may_be_host=False)
         for key, fields in (("set", rules.set), ("append", rules.append)):
             for name, value in fields.items():
-                _check_field(place[key][name], name, value, may_be_host=(side, key) == ("request", "set"))
+                _check_field(entry_at[key][name], name, value, may_be_host=(direction, key) == ("request", "set"))
     check_each(at["allow"], revision.allow, is_peer, f"{NETWORK}, or unix")
     if revision.forward_auth is not None:
         _check_forward_auth(at["forward_auth"], revision.forward_auth)
@@ -77,23 +77,26 @@ def check_filters(at: KeyPath, revision: Revision) -> None:
         _check_record(at["record"], revision.record)
     if revision.fault is not None:
         _check_fault(at["fault"], revision.fault)
-    for place, use in at["filters"].each(revision.filters):
-        _check_use(place, use)
+    for entry_at, use in at["filters"].each(revision.filters):
+        _check_filter(entry_at, use)
 
 
 def check_references(at: KeyPath, revision: Revision) -> None:
     """Report header fields of an object of a cluster that name secrets of the activator's own environment."""
-    for side, rules in (("request", revision.headers.request), ("response", revision.headers.response)):
+    for direction, rules in (("request", revision.headers.request), ("response", revision.headers.response)):
         for key, fields in (("set", rules.set), ("append", rules.append)):
             for name, value in fields.items():
                 if value.startswith((FILE, ENVIRONMENT)):
-                    at["headers"][side][key][name].advise("`env:` and `file:` are only for the activator's own file")
+                    at["headers"][direction][key][name].advise(
+                        "`env:` and `file:` are only for the activator's own file"
+                    )
 
 
 def _check_field(at: KeyPath, name: str, value: str, may_be_host: bool) -> None:
+    """Check the name and the value of a header field; an empty value stands for none."""
     if TOKEN.fullmatch(name) is None:
         at.advise(f"{name!r} is no name of a header field")
-    elif name.lower() in _OURS:
+    elif name.lower() in _CONNECTION_FIELDS:
         at.advise(f"`{name}` belongs to one connection or frames the message: leave it out")
     elif name.lower() == "host" and not may_be_host:
         at.advise("`Host` can only be set, and only in requests")
@@ -107,18 +110,18 @@ def _check_field(at: KeyPath, name: str, value: str, may_be_host: bool) -> None:
             at.found("a value in one line", "another one")
 
 
-def _check_forward_auth(at: KeyPath, found: ForwardAuth) -> None:
-    if "@" in found.url:  # perhaps a password, which must not be shown
+def _check_forward_auth(at: KeyPath, forward_auth: ForwardAuth) -> None:
+    if "@" in forward_auth.url:  # perhaps a password, which must not be shown
         at["url"].found("a URL such as http://127.0.0.1:9091/verify", "one with a user name")
-    elif authoriser_of(found.url) is None:
+    elif authoriser_of(forward_auth.url) is None:
         at["url"].found("a URL such as http://127.0.0.1:9091/verify, without `#`")
-    if len(found.headers) > AUTHORISED_FIELDS_MAX:
-        at["headers"].found(f"at most {AUTHORISED_FIELDS_MAX} names", str(len(found.headers)))
-    for place, name in at["headers"].each(found.headers):
-        _check_field(place, name, "", may_be_host=False)
-    if found.cache > AUTHORISED_MAX_S:
+    if len(forward_auth.headers) > AUTHORISED_FIELDS_MAX:
+        at["headers"].found(f"at most {AUTHORISED_FIELDS_MAX} names", str(len(forward_auth.headers)))
+    for entry_at, name in at["headers"].each(forward_auth.headers):
+        _check_field(entry_at, name, "", may_be_host=False)
+    if forward_auth.cache > AUTHORISED_MAX_S:
         at["cache"].found("at most 1h")
-    if not 0 < found.timeout <= DECISION_MAX_S:
+    if not 0 < forward_auth.timeout <= DECISION_MAX_S:
         at["timeout"].found("more than 0s, at most 1m")
 
 
@@ -134,27 +137,28 @@ def _check_fault(at: KeyPath, fault: Fault) -> None:
 def _check_record(at: KeyPath, record: Record) -> None:
     if record.requests > RECORDED_REQUESTS_MAX:
         at["requests"].found(f"at most {RECORDED_REQUESTS_MAX}")
-    capture, place = record.capture, at["capture"]
+    capture, capture_at = record.capture, at["capture"]
     if capture is None:
         return
     if record.requests == 0:
-        at["requests"].advise("a capture belongs to a record: set `requests` above 0", beside=(place,))
+        at["requests"].advise("a capture belongs to a record: set `requests` above 0", beside=(capture_at,))
     if not 0 < capture.bytes <= CAPTURE_BYTES_MAX:
-        place["bytes"].found("more than 0, at most 64KiB")
+        capture_at["bytes"].found("more than 0, at most 64KiB")
     if not 0 < capture.keep <= CAPTURE_KEEP_MAX_S:
-        place["keep"].found("more than 0s, at most 24h")
+        capture_at["keep"].found("more than 0s, at most 24h")
 
 
-def _check_use(at: KeyPath, use: FilterUse) -> None:
+def _check_filter(at: KeyPath, use: FilterUse) -> None:
+    """Check that the filter can be imported, and created with its options."""
     if at["name"].is_unread:
         return
     try:
-        found = load_plugin(FILTER_ENTRY_POINTS, use.name, "filter")
+        filter_class = load_plugin(FILTER_ENTRY_POINTS, use.name, "filter")
     except PluginError as error:
         at["name"].advise(str(error))
         return
-    bases = found.__mro__ if isinstance(found, type) else ()
-    if not isinstance(found, type) or not any(one.__module__ == FILTER_MODULE for one in bases):
+    bases = filter_class.__mro__ if isinstance(filter_class, type) else ()
+    if not isinstance(filter_class, type) or not any(base.__module__ == FILTER_MODULE for base in bases):
         at["name"].advise(f"{use.name} is no subclass of activator.filters.Filter")
         return
     if at["options"].is_unread:
@@ -165,6 +169,6 @@ def _check_use(at: KeyPath, use: FilterUse) -> None:
         at["options"].advise(str(error))
         return
     try:
-        found(options)
+        filter_class(options)
     except Exception as error:  # a class of a package may raise anything
         at["options"].advise(without_secrets(f"{type(error).__name__}: {error}", options.values()))

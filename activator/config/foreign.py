@@ -16,13 +16,13 @@ def _has(*keys: str) -> Callable[[dict[str, Item]], bool]:
 
 def _is_llama_swap(entries: dict[str, Item]) -> bool:
     models = entries.get("models")
-    return models is not None and any("cmd" in (one.entries or {}) for one in (models.entries or {}).values())
+    return models is not None and any("cmd" in (model.entries or {}) for model in (models.entries or {}).values())
 
 
 def _is_compose(entries: dict[str, Item]) -> bool:
     services = entries.get("services")
-    found = [] if services is None else (services.entries or {}).values()
-    return any(not {"image", "build"}.isdisjoint(one.entries or {}) for one in found)
+    entries_of_services = [] if services is None else (services.entries or {}).values()
+    return any(not {"image", "build"}.isdisjoint(service.entries or {}) for service in entries_of_services)
 
 
 # The program, how its file is recognized, and advice for its user. The first that fits is used.
@@ -59,7 +59,7 @@ def foreign_problem(root: Item) -> str:
 
 
 # Files that are not YAML, or one text of YAML: what a line of each has.
-_TEXTS: Final = (
+_LINE_PATTERNS: Final = (
     (
         "Traefik",
         re.compile(r"^\s*\[(http|tcp|entryPoints|providers)[\].]"),
@@ -91,7 +91,7 @@ def foreign_text_problem(text: str, name: str) -> str:
     lines = [line[:_LINE_MAX] for line in text.splitlines()[:_LINES_MAX]]
     if any(map(_OWN_LINE.match, lines)):
         return ""
-    for program, pattern, advice in _TEXTS:
+    for program, pattern, advice in _LINE_PATTERNS:
         if any(map(pattern.match, lines)):
             return f"{name}:1: this is a file of {program}: {advice} (`activator init` writes an example)"
     return ""

@@ -31,7 +31,7 @@ class Form:
     def __init__(self, expected: str, label: str, zero: Any) -> None:
         self.expected = expected  # what a user should write
         self.label = label  # in the reference
-        self.zero = zero  # in the place of a required value that could not be read
+        self.zero = zero  # the value in place of a required one that could not be read
         self.notes: dict[str, Any] = {}  # the texts of `doc`, by the words of JSON Schema
 
 
@@ -72,10 +72,10 @@ class JsonValue(Form):
 
 
 class Choice(Form):
-    """One of several forms. `is_optional`: or nothing."""
+    """One of several forms. `is_optional`: the value may be missing."""
 
     def __init__(self, forms: list[Form], is_optional: bool) -> None:
-        expected, labels = (dict.fromkeys(texts) for texts in zip(*((one.expected, one.label) for one in forms)))
+        expected, labels = (dict.fromkeys(texts) for texts in zip(*((form.expected, form.label) for form in forms)))
         super().__init__(", or ".join(expected), ", or ".join(labels), None if is_optional else forms[0].zero)
         self.forms = forms
         self.is_optional = is_optional
@@ -89,8 +89,8 @@ class Key:
         self.attribute = field.name
         self.form = form_of(field.type)
         self.required = field.required
-        made = field.default_factory
-        self.default = made() if callable(made) else field.default
+        factory = field.default_factory
+        self.default = factory() if callable(factory) else field.default
         self.description: str = self.form.notes.get("description", "")
         self.examples: list[Any] = self.form.notes.get("examples", [])
         self.words: list[str] = self.form.notes.get("enum", [])
@@ -111,61 +111,61 @@ class Group(Form):
 
 def group_of(cls: type) -> Group:
     """Return the form of a struct."""
-    found = form_of(types.type_info(cls))
-    assert isinstance(found, Group)
-    return found
+    form = form_of(types.type_info(cls))
+    assert isinstance(form, Group)
+    return form
 
 
-def form_of(kind: types.Type) -> Form:
+def form_of(declared: types.Type) -> Form:
     """Return the form of the values of a type."""
-    match kind:
+    match declared:
         case types.Metadata():
-            found = form_of(kind.type)
-            found.notes = kind.extra_json_schema or {}
-            return found
+            form = form_of(declared.type)
+            form.notes = declared.extra_json_schema or {}
+            return form
         case types.UnionType():
-            forms = [form_of(one) for one in kind.types if not isinstance(one, types.NoneType)]
-            return Choice(forms, kind.includes_none)
+            forms = [form_of(option) for option in declared.types if not isinstance(option, types.NoneType)]
+            return Choice(forms, declared.includes_none)
         case types.StructType():
-            return Group(kind.cls, [Key(field) for field in kind.fields])
+            return Group(declared.cls, [Key(field) for field in declared.fields])
         case types.ListType():
-            return Many(form_of(kind.item_type))
+            return Many(form_of(declared.item_type))
         case types.DictType():
-            return Mapping(form_of(kind.value_type))
-        case types.CustomType() if kind.cls is Json:
+            return Mapping(form_of(declared.value_type))
+        case types.CustomType() if declared.cls is Json:
             return JsonValue()
-    return _scalar(kind)
+    return _scalar(declared)
 
 
-def _scalar(kind: types.Type) -> Scalar:
-    match kind:
+def _scalar(declared: types.Type) -> Scalar:
+    match declared:
         case types.IntType() | types.FloatType():
-            return _number(kind)
+            return _number(declared)
         case types.BoolType():
             words = {"true": True, "false": False}
             return Scalar(bool, words.get, "true or false", "bool", False, type="boolean")
         case types.LiteralType():
-            texts = [str(word) for word in kind.values]
+            texts = [str(word) for word in declared.values]
             label = ", ".join(f"`{word}`" for word in texts)
             return Scalar(str, {word: word for word in texts}.get, " or ".join(texts), label, texts[0], enum=texts)
         case types.StrType():
             return Scalar(str, lambda text: text, "text", "string", "", type="string")
-        case types.CustomType() if kind.cls is Secret:
+        case types.CustomType() if declared.cls is Secret:
             return Scalar(Secret, Secret, "text", "string", Secret(""), type="string")
-        case types.CustomType() if kind.cls is Duration:
+        case types.CustomType() if declared.cls is Duration:
             return _amount(Duration, parse_duration, "a duration such as 300ms, 5s or 2m", "seconds", DURATION_PATTERN)
-        case types.CustomType() if kind.cls is Size:
+        case types.CustomType() if declared.cls is Size:
             return _amount(Size, parse_size, "a size such as 32KiB or 1MiB", "bytes", SIZE_PATTERN)
-    raise AssertionError(f"model/ uses a type without a form: {kind}")
+    raise AssertionError(f"model/ uses a type without a form: {declared}")
 
 
-def _number(kind: types.IntType | types.FloatType) -> Scalar:
-    least, most = kind.ge, kind.le
-    is_whole = isinstance(kind, types.IntType)
+def _number(declared: types.IntType | types.FloatType) -> Scalar:
+    least, most = declared.ge, declared.le
+    is_whole = isinstance(declared, types.IntType)
     noun, label = ("whole number", "integer") if is_whole else ("number", "number")
-    article = ""
+    bounds = ""
     if least is not None:
-        article = f" of at least {least:g}" if most is None else f" from {least:g} to {most:g}"
+        bounds = f" of at least {least:g}" if most is None else f" from {least:g} to {most:g}"
         label += f" ≥ {least:g}" if most is None else f" {least:g} to {most:g}"
     low, high = -math.inf if least is None else least, math.inf if most is None else most
 
@@ -178,8 +178,8 @@ def _number(kind: types.IntType | types.FloatType) -> Scalar:
         return number if math.isfinite(number) and low <= number <= high else None
 
     schema = {"type": "integer" if is_whole else "number", "minimum": least, "maximum": most}
-    schema = {name: one for name, one in schema.items() if one is not None}
-    return Scalar(int if is_whole else float, parse, f"a {noun}{article}", label, 0, **schema)
+    schema = {name: bound for name, bound in schema.items() if bound is not None}
+    return Scalar(int if is_whole else float, parse, f"a {noun}{bounds}", label, 0, **schema)
 
 
 def _amount(cls: type, parse: Callable[[str], Any], expected: str, unit: str, pattern: str) -> Scalar:
@@ -201,7 +201,7 @@ def _group_in(form: Form) -> Group | None:
 
 
 def sections(group: Group, path: str = "") -> Iterator[tuple[str, Group]]:
-    """Yield the group and every one within, each with its path, in which `[]` stands for each element of a list."""
+    """Yield the group and every group within, each with its path, in which `[]` stands for each element of a list."""
     yield path, group
     for key in group.keys.values():
         if key.group is not None:
@@ -227,7 +227,7 @@ FILE: Final = group_of(Config)
 
 
 def plain(value: Any) -> Any:
-    """Return a scalar of JSON for a default; None if it is none."""
+    """Return a default as a scalar of JSON; None if it is not a scalar."""
     for cls, bare in ((Duration, float), (Size, int), (Secret, str)):
         if isinstance(value, cls):
             return bare(value)

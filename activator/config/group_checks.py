@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _RESOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
-class _Known(NamedTuple):
+class _Declared(NamedTuple):
     """A revision of the file. `program`: the key of its program; empty if it has none."""
 
     at: KeyPath
@@ -53,14 +53,14 @@ class GroupChecker:
     def __init__(self, root: KeyPath, config: Config) -> None:
         self._root = root
         self._config = config
-        self._revisions: dict[str, _Known] = {}
+        self._revisions: dict[str, _Declared] = {}
         self._group_of: dict[str, str] = {}  # path of the group, by key of the revision
 
     def check(self) -> None:
         for at, revision in self._root["revisions"].each(self._config.revisions):
             if not at["name"].is_unread:
                 key = f"{revision.namespace}/{revision.name}"
-                self._revisions[key] = _Known(at, revision, program_key(at, revision))
+                self._revisions[key] = _Declared(at, revision, program_key(at, revision))
         names: dict[str, str] = {}
         for at, group in self._root["groups"].each(self._config.groups):
             self._check_group(at, group, names)
@@ -97,12 +97,12 @@ class GroupChecker:
         else:
             _check_budget(at["budget"], group.budget, str(at), members)
 
-    def _check_members(self, at: KeyPath, group: Group) -> dict[str, _Known]:
+    def _check_members(self, at: KeyPath, group: Group) -> dict[str, _Declared]:
         """Return the valid members."""
-        found: dict[str, _Known] = {}
+        valid: dict[str, _Declared] = {}
         if not group.members:
             at["members"].found("at least one revision", "an empty list")
-        for place, name in at["members"].each(group.members):
+        for entry_at, name in at["members"].each(group.members):
             key = key_of(name)
             known = self._revisions.get(key)
             if known is None:
@@ -115,36 +115,37 @@ class GroupChecker:
                 problem = f'"{name}" is a member of {self._group_of[key]} already: name it in one group'
             else:
                 self._group_of[key] = str(at)
-                found[name] = known
+                valid[name] = known
                 continue
-            place.advise(problem, beside=() if known else (self._root["revisions"],))
-        return found
+            entry_at.advise(problem, beside=() if known else (self._root["revisions"],))
+        return valid
 
     def _check_gpus(self) -> None:
+        """Check that the listed GPUs suffice for all groups, and then for each revision without a group."""
         listed, at = [str(gpu) for gpu in self._config.gpus], self._root["gpus"]
         seen: set[str] = set()
-        for place, gpu in at.each(listed):
+        for entry_at, gpu in at.each(listed):
             if gpu in seen:
-                place.advise(f'"{gpu}" is in the list already: list each GPU once')
+                entry_at.advise(f'"{gpu}" is in the list already: list each GPU once')
             elif not gpu or "," in gpu:
-                place.found("the number or the name of one GPU")
+                entry_at.found("the number or the name of one GPU")
             seen.add(gpu)
-        left = len(listed)
-        for place, group in self._root["groups"].each(self._config.groups):
-            left -= group.budget.get(GPUS, 0)
-            if left < 0:
-                advice = f"the groups share {len(listed) - left} GPUs, and `gpus` of the file lists {len(listed)}"
-                place["budget"][GPUS].advise(advice, beside=(at,))
+        free = len(listed)
+        for entry_at, group in self._root["groups"].each(self._config.groups):
+            free -= group.budget.get(GPUS, 0)
+            if free < 0:
+                advice = f"the groups share {len(listed) - free} GPUs, and `gpus` of the file lists {len(listed)}"
+                entry_at["budget"][GPUS].advise(advice, beside=(at,))
                 return
         for key, known in self._revisions.items():
             count = known.amount(GPUS)
             if not count or (key in self._group_of and listed):
                 continue
-            wanted, place = count * max(known.kept(), 1), known.at[known.program]["gpus"]
+            wanted, entry_at = count * max(known.kept(), 1), known.at[known.program]["gpus"]
             if not listed:
-                place.advise("list the GPUs of this machine as `gpus: [0, 1]` at the top of the file", beside=(at,))
-            elif wanted > left:
-                place.advise(f"it needs {wanted} GPUs, and {left} are listed that no group has", beside=(at,))
+                entry_at.advise("list the GPUs of this machine as `gpus: [0, 1]` at the top of the file", beside=(at,))
+            elif wanted > free:
+                entry_at.advise(f"it needs {wanted} GPUs, and {free} are listed that no group has", beside=(at,))
 
 
 def _check_name(at: KeyPath, name: str, names: dict[str, str]) -> None:
@@ -158,7 +159,8 @@ def _check_name(at: KeyPath, name: str, names: dict[str, str]) -> None:
     names.setdefault(name, str(at))
 
 
-def _check_exclusive(at: KeyPath, members: dict[str, _Known]) -> None:
+def _check_exclusive(at: KeyPath, members: dict[str, _Declared]) -> None:
+    """Check an exclusive group: its members have no needs, and none is always loaded beside others."""
     if "budget" in at:
         at["budget"].advise("set `budget` or `exclusive`, not both")
     for name, known in members.items():
@@ -173,7 +175,7 @@ def _check_exclusive(at: KeyPath, members: dict[str, _Known]) -> None:
             at["exclusive"].advise(advice)
 
 
-def _check_budget(at: KeyPath, budget: dict[str, Size], path: str, members: dict[str, _Known]) -> None:
+def _check_budget(at: KeyPath, budget: dict[str, Size], path: str, members: dict[str, _Declared]) -> None:
     if not budget:
         at.found("at least one resource", "none")
     for resource, amount in budget.items():
@@ -188,29 +190,30 @@ def _check_budget(at: KeyPath, budget: dict[str, Size], path: str, members: dict
             _check_sums(at[resource], resource, amount, members)
 
 
-def _check_needs(at: KeyPath, known: _Known, budget: dict[str, Size], path: str) -> None:
+def _check_needs(at: KeyPath, known: _Declared, budget: dict[str, Size], path: str) -> None:
     if not any(known.amount(resource) for resource in budget):
         advice = f"set `needs`: what one of its programs takes of the budget of {path} ({', '.join(budget)})"
         known.at.advise(advice, beside=(at, *known.needs))
     for resource in known.revision.needs:
-        place = known.at["needs"][resource]
+        entry_at = known.at["needs"][resource]
         if resource == GPUS:
-            place.advise(f"GPUs are counted by `{known.program}.gpus`: set that in the place of `needs.{GPUS}`")
+            entry_at.advise(f"GPUs are counted by `{known.program}.gpus`: set that in the place of `needs.{GPUS}`")
         elif resource not in budget:
             have = ", ".join(budget) or "nothing"
-            place.advise(f"{path} has no budget of it, only of {have}: add it there, or remove it", beside=(at,))
+            entry_at.advise(f"{path} has no budget of it, only of {have}: add it there, or remove it", beside=(at,))
     if known.amount(GPUS) and GPUS not in budget:
         advice = f"{path} has no budget of GPUs: add `{GPUS}` to it"
         known.at[known.program]["gpus"].advise(advice, beside=(at,))
 
 
-def _check_sums(at: KeyPath, resource: str, budget: int, members: dict[str, _Known]) -> None:
-    shown = partial(_shown, resource)
+def _check_sums(at: KeyPath, resource: str, budget: int, members: dict[str, _Declared]) -> None:
+    """Check that each member fits into the budget, alone and beside those that are always loaded."""
+    shown = partial(_as_written, resource)
     kept = {name: known.kept() * known.amount(resource) for name, known in members.items()}
     for name, known in members.items():
-        one = known.amount(resource)
-        if one > budget:
-            at.advise(f'"{name}" needs {shown(one)}, more than the {shown(budget)} that there are')
+        needed = known.amount(resource)
+        if needed > budget:
+            at.advise(f'"{name}" needs {shown(needed)}, more than the {shown(budget)} that there are')
             return
     total = sum(kept.values())
     if total > budget:
@@ -230,10 +233,10 @@ def _check_sums(at: KeyPath, resource: str, budget: int, members: dict[str, _Kno
 # --- sleep ------------------------------------------------------------------------------------------------------------
 
 
-def _check_sleep(at: KeyPath, sleep: Sleep, known: _Known) -> None:
-    ways = [key for key in ("http_post", "command", "signal") if getattr(sleep, key)]
-    if len(ways) != 1 and at.is_whole:
-        found = " and ".join(f"`{way}`" for way in ways) or "none"
+def _check_sleep(at: KeyPath, sleep: Sleep, known: _Declared) -> None:
+    actions = [key for key in ("http_post", "command", "signal") if getattr(sleep, key)]
+    if len(actions) != 1 and at.is_whole:
+        found = " and ".join(f"`{action}`" for action in actions) or "none"
         at.found("one of `http_post`, `command` and `signal`", found)
         return
     if at.sets("http_post") and not sleep.http_post.startswith("/"):
@@ -247,7 +250,7 @@ def _check_sleep(at: KeyPath, sleep: Sleep, known: _Known) -> None:
             advice = f"it needs none of `{resource}` when it runs (`needs` of the revision): remove it"
             at["needs"][resource].advise(advice, beside=known.needs)
         elif amount > known.amount(resource):
-            advice = f"it needs {_shown(resource, known.amount(resource))} when it runs: set less, or the same"
+            advice = f"it needs {_as_written(resource, known.amount(resource))} when it runs: set less, or the same"
             at["needs"][resource].advise(advice)
 
 
@@ -263,10 +266,12 @@ def _check_wake(at: KeyPath, sleep: Sleep) -> None:
         at["wake"].found("a path that begins with /, or a list: a command")
 
 
-def _shown(resource: str, amount: int) -> str:
-    """Return an amount as it would be written."""
+def _as_written(resource: str, amount: int) -> str:
+    """Return an amount as a file has it: 24GiB."""
     units = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
-    found = (
-        None if resource == GPUS else next((one for one in units if amount >= one[1] and amount % one[1] == 0), None)
+    fitting = (
+        None
+        if resource == GPUS
+        else next((unit for unit in units if amount >= unit[1] and amount % unit[1] == 0), None)
     )
-    return str(amount) if found is None else f"{amount // found[1]}{found[0]}"
+    return str(amount) if fitting is None else f"{amount // fitting[1]}{fitting[0]}"

@@ -1,7 +1,7 @@
-"""The place of each key of a file, for the messages about it.
+"""The path and the line of each key of a file, for the messages about it.
 
 Rules
-  1. A mistake is one line: its place, the key's path, the found and the expected value, or the correction.
+1. A mistake is one line: where it is, the key's path, the found and the expected value, or the correction.
   2. A value that could not be read has been reported by the reader, and the struct has a default in its place. A second
      message would mislead: `KeyPath` omits messages about such a value, and those that depend on it (`beside`).
 """
@@ -44,16 +44,16 @@ class Findings:
 
     def item_at(self, path: Path) -> Item:
         """Return the item at a path, or the nearest one around it."""
-        found = self.root
+        item = self.root
         for step in path:
-            below = _below(found, step)
-            if below is None:
-                return found
-            found = below
-        return found
+            child = _below(item, step)
+            if child is None:
+                return item
+            item = child
+        return item
 
     def name_of(self, path: Path) -> str:
-        """Return a path as messages show it: `revisions[3].pods[0]`. Moved values have the one in the file."""
+        """Return a path as messages show it: `revisions[3].pods[0]`. A moved value has its path in the file."""
         text, item = "", self.root
         for step in path:
             text += f"[{step}]" if isinstance(step, int) else f".{step}"
@@ -63,7 +63,7 @@ class Findings:
 
 
 class KeyPath:
-    """A key, by its path. `place["queue"]` is the place of a key in it, `place[0]` that of an element."""
+    """A key, by its path. `at["queue"]` is a key below it, `at[0]` an element."""
 
     __slots__ = ("_findings", "path")
 
@@ -79,11 +79,11 @@ class KeyPath:
         return self[key].item is not self.item
 
     def each(self, values: Iterable[T]) -> Iterator[tuple[KeyPath, T]]:
-        """Yield the elements of a list with their places."""
+        """Yield the elements of a list with their paths."""
         unread, path = self._findings.unread, self.path
-        places = (place for place in count() if (*path, place) not in unread)
-        for value, place in zip(values, places):
-            yield self[place], value
+        indexes = (index for index in count() if (*path, index) not in unread)
+        for value, index in zip(values, indexes):
+            yield self[index], value
 
     @property
     def problems(self) -> int:
@@ -117,12 +117,15 @@ class KeyPath:
         return key in self and not self[key].is_unread
 
     def found(self, expected: str, found: str = "", where: str = "", beside: tuple[KeyPath, ...] = ()) -> None:
-        """Report a mistake. `where` is its line, if that is not the one of the key."""
+        """Report a mistake: `found` (by default the value) instead of `expected`.
+
+        `where`: its line, by default that of the key. `beside`: other keys that the message depends on.
+        """
         self.advise(f"found {found or self.item.describe()}, expected {expected}", where, beside)
 
     def advise(self, advice: str, where: str = "", beside: tuple[KeyPath, ...] = ()) -> None:
         """Report a mistake that is best described by what to change."""
-        if not any(one.is_unread for one in (self, *beside)):
+        if not any(key.is_unread for key in (self, *beside)):
             self._findings.problems.append(f"{where or self.where}: {f'{self}: ' if self.path else ''}{advice}")
 
     def __str__(self) -> str:

@@ -43,11 +43,11 @@ def revision_of(name: str, labels: Mapping[str, str], policy_names: AbstractSet[
     problems: list[str] = []
     where = f"container {one_line(name)}"
     root = Item(where, entries={"name": Item(where, text=name)})
-    ours = {key.removeprefix(PREFIX): value for key, value in labels.items() if key.startswith(PREFIX)}
-    if len(ours) > LABELS_MAX:
+    own_labels = {key.removeprefix(PREFIX): value for key, value in labels.items() if key.startswith(PREFIX)}
+    if len(own_labels) > LABELS_MAX:
         raise ConfigError([f"{where}: has more than {LABELS_MAX} labels that begin with {PREFIX}"])
-    for label in sorted(ours.keys() - OURS):
-        _put(root, label, ours[label], f"{where}, label {PREFIX}{one_line(label)}", problems)
+    for label in sorted(own_labels.keys() - OURS):
+        _put(root, label, own_labels[label], f"{where}, label {PREFIX}{one_line(label)}", problems)
     entries = root.entries
     assert entries is not None
     container = entries.setdefault("container", Item(where, entries={}))
@@ -62,13 +62,14 @@ def revision_of(name: str, labels: Mapping[str, str], policy_names: AbstractSet[
 
 
 def _put(root: Item, label: str, value: str, where: str, problems: list[str]) -> None:
+    """Add the value of a label to the tree, at the path that the label names."""
     path = SHORT.get(label, label)
     if len(value) > VALUE_CHARS_MAX:
         problems.append(f"{where}: found {len(value)} characters, expected at most {VALUE_CHARS_MAX}")
         return
-    *above, last = path.split(".")
+    *parents, last = path.split(".")
     item = root
-    for key in above:
+    for key in parents:
         entries = item.entries
         if entries is None:
             problems.append(f"{where}: another label gives `{key}` as a whole: use one of the two")
@@ -77,7 +78,7 @@ def _put(root: Item, label: str, value: str, where: str, problems: list[str]) ->
     if item.entries is None:
         problems.append(f"{where}: another label gives a value above it: use one of the two")
         return
-    made = value_item(where, value)
-    if path in _LISTS and made.text is not None:
-        made = Item(where, elements=[Item(where, text=part.strip()) for part in value.split(",")])
-    item.entries[last] = made
+    item_of_value = value_item(where, value)
+    if path in _LISTS and item_of_value.text is not None:
+        item_of_value = Item(where, elements=[Item(where, text=part.strip()) for part in value.split(",")])
+    item.entries[last] = item_of_value

@@ -42,14 +42,14 @@ _STARTUP_S: Final = 120  # llama-swap's default, and its least
 _STARTUP_LEAST_S: Final = 15
 _MACRO_DEPTH_MAX: Final = 20
 _COMMAND_BYTES_MAX: Final = 65_536
-_PROCESS: Final = "PID"  # a macro that is only known when the program runs
+_PID: Final = "PID"  # a macro that is only known when the program runs
 _FALSE: Final = ("false", "no", "off")
 _MACRO: Final = re.compile(r"\$\{([A-Za-z0-9_.-]+)\}")
-_OF_ENVIRONMENT: Final = re.compile(r"\$\{env\.([^}]+)\}")
+_ENVIRONMENT_MACRO: Final = re.compile(r"\$\{env\.([^}]+)\}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./+-]*")
 _NOT_IN_GROUP_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _PROXY: Final = re.compile(r"https?://([^/:]+|\[[^]]+\])(?::([^/]+))?(/.*)?")
-_OF_WINDOWS: Final = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\w")
+_WINDOWS_PATH: Final = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\\w")
 _LOOPBACK: Final = ("", "localhost", "127.0.0.1", "[::1]", "0.0.0.0")
 
 # Keys that are only shown, and settings that the activator chooses itself.
@@ -61,7 +61,7 @@ _CONVERTED: Final = (
     "models", "macros", "groups", "routing", "hooks", "apiKeys", "listen", "logLevel", "healthCheckTimeout",
     "globalTTL", "unloadTimeout", *_NEEDLESS,
 )  # fmt: skip
-_CONVERTED_OF_MODEL: Final = (
+_CONVERTED_IN_MODEL: Final = (
     "cmd", "cmdStop", "proxy", "aliases", "env", "checkEndpoint", "ttl", "useModelName", "macros", "unloadTimeout",
     "concurrencyLimit", "filters", *_SHOWN,
 )  # fmt: skip
@@ -70,7 +70,7 @@ _CONVERTED_FILTERS: Final = ("stripParams", "strip_params", "setParams", "setPar
 _NOT_IN_YAML: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)}
 _MODEL: Final = "model"  # both programs route by it, so that it stays
 # Keys without a counterpart, and their substitutes.
-_OTHERS: Final = {
+_HINTS: Final = {
     "matrix": "give the group `models` a budget, and each model its `needs` (docs/groups.md)",
     "peers": "add a revision with `pods` and `match: {json: {model: [...]}}` for each peer",
     "profiles": "for names that always lead to the same model use `aliases`",
@@ -117,12 +117,13 @@ class _Conversion:
         self._macros = texts(at(root, "macros"))
         self._lines: list[str] = []
         self._own_groups: list[tuple[str, list[str]]] = []
-        self._notes: dict[str, str] = {}  # comments on models, from their groups
-        self._beside: set[str] = set()  # models that are loaded beside others
+        self._notes: dict[str, str] = {}  # comment on a model, from its group
+        self._not_exclusive: set[str] = set()  # models that may be loaded beside others
         self._owners: dict[str, str] = {}  # the model of each alias: the first that has it
         self._preloaded = self._models_of(at(root, *PRELOAD))
 
     def text(self, name: str) -> str:
+        """Return the activator's file; `name` is the file of llama-swap."""
         self._add(0, f"# Made from {name} by `activator import llama-swap`. Check it: activator check FILE")
         host, _, port = text_of(at(self._root, "listen")).rpartition(":")
         address = f"{host or '0.0.0.0'}:{port}" if port else "127.0.0.1:8080"
@@ -148,18 +149,19 @@ class _Conversion:
             self._add(0, "")
             self._add(0, "groups:")
             for group, members in self._own_groups:
-                listed = ", ".join(_scalar(own_names[one]) for one in members)
+                listed = ", ".join(_scalar(own_names[member]) for member in members)
                 self._add(1, f"- {{name: {_scalar(group)}, exclusive: true, members: [{listed}]}}")
         return "\n".join(self._lines) + "\n"
 
     # --- the parts ---
 
     def _add_keys(self) -> None:
+        """Convert `apiKeys`; a key that would be read as a reference is written as its hash."""
         keys = at(self._root, "apiKeys").elements or []
         if keys:
             self._add(0, "keys:")
         for number, item in enumerate(keys, 1):
-            variable = _OF_ENVIRONMENT.fullmatch(text_of(item))
+            variable = _ENVIRONMENT_MACRO.fullmatch(text_of(item))
             key = f"{ENVIRONMENT}{variable[1]}" if variable else self._expanded(1, text_of(item))
             if not variable and (key.startswith((ENVIRONMENT, FILE, SHA256)) or key == NO_KEY):
                 key = SHA256 + hashlib.sha256(key.encode()).hexdigest()  # as a text it would mean something else
@@ -189,17 +191,18 @@ class _Conversion:
             self._add(2, "preload: true")
         if model in self._notes:
             self._add(2, f"# {self._notes[model]}")
-        if model in self._beside:
+        if model in self._not_exclusive:
             self._add(2, "exclusive: false")
-        self._add_others(2, entry, _CONVERTED_OF_MODEL)
+        self._add_others(2, entry, _CONVERTED_IN_MODEL)
 
     def _add_names(self, model: str, entry: Item) -> None:
-        aliases = list(dict.fromkeys(self._expanded(2, one) for one in aliases_of(model, entry)))
-        for one in aliases:
-            owner = one if one in self._models else self._owners.setdefault(one, model)
+        """Convert `aliases` and `useModelName`; an alias belongs to the first model that has it."""
+        aliases = list(dict.fromkeys(self._expanded(2, alias) for alias in aliases_of(model, entry)))
+        for alias in aliases:
+            owner = alias if alias in self._models else self._owners.setdefault(alias, model)
             if owner != model:
-                self._add(2, f"# the alias {one} is a name of {owner}, which gets its requests")
-        aliases = [one for one in aliases if self._owners.get(one) == model]
+                self._add(2, f"# the alias {alias} is a name of {owner}, which gets its requests")
+        aliases = [alias for alias in aliases if self._owners.get(alias) == model]
         received = self._expanded(2, text_of(at(entry, "useModelName")))
         if received and (aliases or received != model):
             self._add(2, f"rewrite_model: {_scalar(received)}")
@@ -215,7 +218,7 @@ class _Conversion:
         if names:
             self._add(2, f"strip_params: [{', '.join(map(_scalar, names))}]")
         entries = at(filters, "setParams").entries or {}
-        added = {name: self._expanded_item(one) for name, one in entries.items() if name not in ("", _MODEL)}
+        added = {name: self._expanded_item(value) for name, value in entries.items() if name not in ("", _MODEL)}
         if added:
             self._add(2, f"set_params: {json_of(Item('', entries=added)).translate(_NOT_IN_YAML)}")
         if "setParamsByID" in (filters.entries or {}):
@@ -227,7 +230,7 @@ class _Conversion:
     def _add_command(self, command: str) -> None:
         lines = [line.strip() for line in command.replace("\\\n", "\n").splitlines()]
         lines = [line for line in lines if line and not line.startswith("#")]
-        if _OF_WINDOWS.search(command) is not None:
+        if _WINDOWS_PATH.search(command) is not None:
             self._add(2, "# write / in place of each backslash of a path: words are split as in a POSIX shell")
         if len(lines) == 1:
             self._add(2, f"command: {json.dumps(lines[0], ensure_ascii=False)}")
@@ -257,7 +260,7 @@ class _Conversion:
             self._add(2, f"readiness: {{http_get: {_scalar(path if path.startswith('/') else f'/{path}')}}}")
 
     def _add_environment(self, entry: Item) -> None:
-        pairs = [self._expanded(2, text_of(one)).partition("=") for one in at(entry, "env").elements or []]
+        pairs = [self._expanded(2, text_of(variable)).partition("=") for variable in at(entry, "env").elements or []]
         variables = {key: value for key, _, value in pairs}  # the last one counts
         kept = {key: value for key, value in variables.items() if not value.startswith((ENVIRONMENT, FILE))}
         for key in variables.keys() - kept.keys():
@@ -271,7 +274,7 @@ class _Conversion:
         grace = text_of(at(entry, "unloadTimeout")) or text_of(at(self._root, "unloadTimeout"))
         parts = []
         command = self._expanded(2, text_of(at(entry, "cmdStop")))
-        if f"${{{_PROCESS}}}" in command:
+        if f"${{{_PID}}}" in command:
             self._add(2, f"# cmdStop: {command}")
             self._add(2, "# has no counterpart: the program gets SIGTERM; see `stop.signal`")
         elif command:
@@ -306,8 +309,9 @@ class _Conversion:
         return (freed, "") if freed != command else (command, port)
 
     def _read_groups(self) -> None:
+        """Convert the groups: to `exclusive` of models, to groups of their own, or to comments."""
         groups = groups_of(self._root)
-        grouped = {text_of(one) for item in groups.values() for one in at(item, "members").elements or []}
+        grouped = {text_of(member) for item in groups.values() for member in at(item, "members").elements or []}
         # llama-swap puts all other models into one group, which is exclusive.
         unload_others = [name for name, item in groups.items() if _is_on(at(item, "exclusive"))]
         unload_others += [""] if self._models.keys() - grouped else []
@@ -320,34 +324,38 @@ class _Conversion:
                 if persists:
                     self._note(members, "llama-swap keeps it for models of other groups (`persistent`): see `pinned`")
             elif not swaps and excludes:
-                what = f"the group {name}: its models together, and no others: this needs a budget (docs/groups.md)"
-                self._add(0, f"# {what}")
+                note = f"the group {name}: its models together, and no others: this needs a budget (docs/groups.md)"
+                self._add(0, f"# {note}")
             else:
                 if not persists and unload_others:
                     self._note(members, "llama-swap unloads it for models of other groups")
                 if swaps and len(members) > 1:
                     self._own_groups.append((self._group_name(name), sorted(members, key=list(self._models).index)))
                 else:
-                    self._beside.update(members)
+                    self._not_exclusive.update(members)
 
     def _members_of(self, name: str, item: Item) -> set[str]:
-        listed = {text_of(one) for one in at(item, "members").elements or []}
+        listed = {text_of(member) for member in at(item, "members").elements or []}
         for other in sorted(listed - self._models.keys()):
             self._add(0, f"# the group {name}: there is no model {other}")
-        taken = {one for _, members in self._own_groups for one in members} | self._beside
+        taken = {member for _, members in self._own_groups for member in members} | self._not_exclusive
         return listed & (self._models.keys() - taken)
 
     def _group_name(self, name: str) -> str:
         base = _NOT_IN_GROUP_NAMES.sub("-", name).strip("-._") or "group"
         used = {MODELS_GROUP, *(known for known, _ in self._own_groups)}
-        return next(one for one in (base, *(f"{base}-{place}" for place in range(2, len(used) + 3))) if one not in used)
+        return next(
+            candidate
+            for candidate in (base, *(f"{base}-{number}" for number in range(2, len(used) + 3)))
+            if candidate not in used
+        )
 
     def _note(self, models: Iterable[str], text: str) -> None:
         self._notes.update(dict.fromkeys(models, text))
 
     def _models_of(self, item: Item) -> set[str]:
         """Return the models that a list names by their names or aliases."""
-        named = {text_of(one) for one in item.elements or []}
+        named = {text_of(entry_name) for entry_name in item.elements or []}
         return {model for model, entry in self._models.items() if named & {model, *aliases_of(model, entry)}}
 
     # --- texts ---
@@ -360,23 +368,23 @@ class _Conversion:
                 break
             text = expanded
         for name in dict.fromkeys(_MACRO.findall(text)):
-            if name != _PROCESS:
-                what = "is not set" if name.startswith("env.") else "is not defined"
-                self._add(level, f"# {name.removeprefix('env.')} {what}: replace ${{{name}}} below")
+            if name != _PID:
+                problem = "is not set" if name.startswith("env.") else "is not defined"
+                self._add(level, f"# {name.removeprefix('env.')} {problem}: replace ${{{name}}} below")
         return text
 
     def _expanded_item(self, item: Item) -> Item:
         """Return a value with its macros replaced. A macro alone keeps the kind of its value."""
-        made = Item(item.where)
+        expanded = Item(item.where)
         if item.entries is not None:
-            made.entries = {name: self._expanded_item(one) for name, one in item.entries.items()}
+            expanded.entries = {name: self._expanded_item(child) for name, child in item.entries.items()}
         elif item.elements is not None:
-            made.elements = [self._expanded_item(one) for one in item.elements]
+            expanded.elements = [self._expanded_item(child) for child in item.elements]
         elif item.text is not None:
-            made.text = self._expanded(2, item.text)
-            is_changed = made.text != item.text
-            made.is_quoted = _MACRO.fullmatch(item.text) is None if is_changed else item.is_quoted
-        return made
+            expanded.text = self._expanded(2, item.text)
+            is_changed = expanded.text != item.text
+            expanded.is_quoted = _MACRO.fullmatch(item.text) is None if is_changed else item.is_quoted
+        return expanded
 
     def _value_of(self, match: re.Match[str]) -> str:
         name = match[1]
@@ -387,6 +395,7 @@ class _Conversion:
         return self._macros.get(name, match[0])
 
     def _add_others(self, level: int, item: Item, known: Iterable[str], prefix: str = "") -> None:
+        """Name the keys that are not in `known` in comments."""
         for key in item.entries or {}:
             if key not in known and not (key in _OFF_IF_FALSE and text_of(at(item, key)).lower() in _FALSE):
                 self._add_other(level, key, prefix)
@@ -398,7 +407,7 @@ class _Conversion:
             self._add_others(0, at(self._root, *path[:depth]), known, ".".join(path[:depth]) + ".")
 
     def _add_other(self, level: int, key: str, prefix: str = "") -> None:
-        hint = _OTHERS.get(key, "")
+        hint = _HINTS.get(key, "")
         self._add(level, f"# {prefix}{key} has no counterpart{': ' + hint if hint else ''}")
 
     def _add(self, level: int, line: str) -> None:
@@ -424,7 +433,7 @@ def _with_free_port(command: str, port: str) -> str:
 
 
 def _is_on(item: Item) -> bool:
-    """Return a truth value that is true by default."""
+    """Return True unless the value is false; it is true by default."""
     return text_of(item).lower() not in _FALSE
 
 

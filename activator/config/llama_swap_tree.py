@@ -17,14 +17,14 @@ def merge(item: Item) -> None:
     """Apply the merge keys (`<<: *base`) of all mappings within the item."""
     stack = [item]
     while stack:
-        one = stack.pop()
-        merged = one.entries.pop("<<", None) if one.entries is not None else None
-        if merged is not None and one.entries is not None:
+        current = stack.pop()
+        merged = current.entries.pop("<<", None) if current.entries is not None else None
+        if merged is not None and current.entries is not None:
             for base in [merged, *(merged.elements or [])]:
                 for key, value in (base.entries or {}).items():
-                    one.entries.setdefault(key, value)
-        stack.extend(one.elements or [])
-        stack.extend((one.entries or {}).values())
+                    current.entries.setdefault(key, value)
+        stack.extend(current.elements or [])
+        stack.extend((current.entries or {}).values())
 
 
 def wrong_kinds(root: Item) -> Iterable[str]:
@@ -51,12 +51,12 @@ def wrong_kinds(root: Item) -> Iterable[str]:
         value = at(item, *path)
         if value.text not in (None, *NULLS) or value.entries is not None:
             yield f"{value.where}: {prefix}{'.'.join(path)}: found {_kind_of(value)}, expected a list"
-        for number, one in enumerate(value.elements or []):
-            named = at(one, "id") if path == ("aliases",) and one.entries is not None else one
+        for number, element in enumerate(value.elements or []):
+            named = at(element, "id") if path == ("aliases",) and element.entries is not None else element
             if text_of(named) in NULLS:
-                found = "an empty text" if named.text is not None else _kind_of(one)
+                found = "an empty text" if named.text is not None else _kind_of(element)
                 expected = "a text, or a mapping with `id`" if path == ("aliases",) else "a text"
-                yield f"{one.where}: {prefix}{'.'.join(path)}[{number}]: found {found}, expected {expected}"
+                yield f"{element.where}: {prefix}{'.'.join(path)}[{number}]: found {found}, expected {expected}"
     for prefix, path, item in mappings:
         value = at(item, *path)
         if value.text not in (None, *NULLS) or value.elements is not None:
@@ -69,7 +69,7 @@ def _kind_of(value: Item) -> str:
 
 
 def at(item: Item, *keys: str) -> Item:
-    """Return the value below these keys, or nothing."""
+    """Return the value below these keys, or an empty item."""
     for key in keys:
         item = (item.entries or {}).get(key) or Item("")
     return item
@@ -82,7 +82,7 @@ def text_of(item: Item) -> str:
 
 def texts(item: Item) -> dict[str, str]:
     """Return the texts of a mapping."""
-    return {key: text_of(one) for key, one in (item.entries or {}).items()}
+    return {key: text_of(child) for key, child in (item.entries or {}).items()}
 
 
 def groups_of(root: Item) -> dict[str, Item]:
@@ -99,6 +99,9 @@ def is_matrix_used(root: Item) -> bool:
 
 def aliases_of(model: str, entry: Item) -> list[str]:
     """Return the other names of a model, each once, with their macros: its `aliases`, and those of `setParamsByID`."""
-    listed = [text_of(one if one.entries is None else at(one, "id")) for one in at(entry, "aliases").elements or []]
+    listed = [
+        text_of(element if element.entries is None else at(element, "id"))
+        for element in at(entry, "aliases").elements or []
+    ]
     names = [*listed, *(at(entry, "filters", "setParamsByID").entries or {})]
     return list(dict.fromkeys(name.replace(f"${{{MODEL_ID}}}", model) for name in names if name))

@@ -74,9 +74,9 @@ class _ContainerChecks:
         containers, at = self._config.containers, file["containers"]
         if containers.discover:
             self._engine(at, containers.engine, at["discover"].where)
-        for place, revision in file["revisions"].each(self._config.revisions):
+        for entry_at, revision in file["revisions"].each(self._config.revisions):
             if revision.container is not None:
-                self._check(place["container"], revision.container)
+                self._check(entry_at["container"], revision.container)
 
     def _check(self, at: KeyPath, container: Container) -> None:
         _attempt(at["env_file"], partial(container_variables, container, self._environ))
@@ -97,23 +97,25 @@ class _ContainerChecks:
         except (OSError, http.client.HTTPException) as error:
             at.advise(f"the container engine at {engine.path} does not answer: {error}")
 
-    def _engine(self, at: KeyPath, named: str, where: str = "") -> EngineInspection | None:
+    def _engine(self, at: KeyPath, address: str, where: str = "") -> EngineInspection | None:
+        """Return the engine at an address; None if it cannot be used, which is reported."""
         try:
-            found = engine_path(named, self._environ)
+            path = engine_path(address, self._environ)
         except ConfigError as error:
             for problem in error.problems:
                 at.advise(problem, where)
             return None
-        if found not in self._engines:
-            inspection = EngineInspection(found)
+        if path not in self._engines:
+            inspection = EngineInspection(path)
             problem = inspection.problem()
-            self._engines[found] = None if problem else inspection
+            self._engines[path] = None if problem else inspection
             if problem:
                 at.advise(problem, where)
-        return self._engines[found]
+        return self._engines[path]
 
 
 def _check_process(at: KeyPath, process: Process, environ: Mapping[str, str]) -> None:
+    """Check that a process can start on this machine."""
     directory = _attempt(at["directory"], partial(directory_of, process, environ))
     if directory is None:
         return
@@ -122,8 +124,8 @@ def _check_process(at: KeyPath, process: Process, environ: Mapping[str, str]) ->
     if process.logs.file:
         _attempt(at["logs"], partial(log_file_of, process, environ))
     variables = _attempt(at["env_file"], partial(variables_of, process, directory, environ))
-    known = {**environ, **process.environment} if variables is None else variables
-    _attempt(at["command"], partial(check_program, process.command, directory, known))
+    program_variables = {**environ, **process.environment} if variables is None else variables
+    _attempt(at["command"], partial(check_program, process.command, directory, program_variables))
     for key, command in (("readiness", process.readiness.command), ("stop", process.stop.command)):
         if command:
-            _attempt(at[key], partial(check_program, command, directory, known))
+            _attempt(at[key], partial(check_program, command, directory, program_variables))

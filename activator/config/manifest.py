@@ -30,24 +30,24 @@ def check_manifest(text: str, name: str, policy_names: AbstractSet[str] | None) 
     """Check a manifest; None if the file is not one."""
     problems: list[str] = []
     documents = read_documents(text, name, problems)
-    if not any({"apiVersion", "kind"} <= (one.entries or {}).keys() for one in documents):
+    if not any({"apiVersion", "kind"} <= (document.entries or {}).keys() for document in documents):
         return None
     seen: set[str] = set()
     activations = 0
-    for one in documents:
-        if _text(one, "kind") == KIND:
+    for document in documents:
+        if _text(document, "kind") == KIND:
             activations += 1
-            _check(one, policy_names, seen, problems)
+            _check(document, policy_names, seen, problems)
     return Checked(activations, len(documents) - activations, problems)
 
 
-def _check(one: Item, policy_names: AbstractSet[str] | None, seen: set[str], problems: list[str]) -> None:
-    entries = one.entries or {}
-    version = _text(one, "apiVersion")
+def _check(document: Item, policy_names: AbstractSet[str] | None, seen: set[str], problems: list[str]) -> None:
+    entries = document.entries or {}
+    version = _text(document, "apiVersion")
     if version != API_VERSION:
-        where = entries["apiVersion"].where if "apiVersion" in entries else one.where
+        where = entries["apiVersion"].where if "apiVersion" in entries else document.where
         problems.append(f'{where}: apiVersion: found "{version}", expected {API_VERSION}')
-    metadata = entries.get("metadata", one)
+    metadata = entries.get("metadata", document)
     name, namespace = _text(metadata, "name"), _text(metadata, "namespace") or "default"
     if not name:
         problems.append(f'{metadata.where}: metadata: found none, expected the key "name"')
@@ -58,11 +58,11 @@ def _check(one: Item, policy_names: AbstractSet[str] | None, seen: set[str], pro
     problems += [f'{entries[key].key_where}: found the unknown key "{key}", expected "spec"' for key in unknown]
     spec = entries.get("spec")
     if spec is None:
-        problems.append(f'{one.where}: found none, expected the key "spec"')
+        problems.append(f'{document.where}: found none, expected the key "spec"')
     else:
         read_spec(spec, namespace, name, policy_names, problems)
 
 
 def _text(item: Item, key: str) -> str:
-    found = (item.entries or {}).get(key)
-    return (found.text or "") if found is not None else ""
+    child = (item.entries or {}).get(key)
+    return (child.text or "") if child is not None else ""

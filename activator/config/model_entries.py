@@ -2,7 +2,7 @@
 
 Rules
   1. The tree is expanded before it is read, so that the revisions of models are read and checked as all others are.
-  2. If `rewrite_model` is another name than the entry's, that one is expanded to an alias, so that it is replaced, too.
+  2. If `rewrite_model` is another name than the entry's, the entry's name becomes an alias: it is replaced, too.
   3. Items keep their place in the file (`Item.moved_from`), so that a message names the key that the user wrote.
 """
 
@@ -23,7 +23,7 @@ from activator.config.model.models import (
 from activator.config.tree import Item
 
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_OF_REVISION: Final = (
+_REVISION_KEYS: Final = (
     "aliases",
     "rewrite_model",
     "set_params",
@@ -33,7 +33,7 @@ _OF_REVISION: Final = (
     "queue",
     "record",
 )  # keys that a revision has under the same name
-_OF_PROCESS: Final = ("port", "idle", "readiness", "preload", "directory", "environment", "stop", "hooks")
+_PROCESS_KEYS: Final = ("port", "idle", "readiness", "preload", "directory", "environment", "stop", "hooks")
 
 
 def expand_models(root: Item, problems: list[str]) -> None:
@@ -46,7 +46,7 @@ def expand_models(root: Item, problems: list[str]) -> None:
     if revisions.elements is None or groups.elements is None:
         return
     grouped = _members_of(groups.elements)
-    group = next((one for one in groups.elements if _text(one, "name") == MODELS_GROUP), None)
+    group = next((declared for declared in groups.elements if _text(declared, "name") == MODELS_GROUP), None)
     members: list[Item] = []
     own_names = revision_names(models.entries)
     if "" in models.entries:
@@ -55,21 +55,21 @@ def expand_models(root: Item, problems: list[str]) -> None:
         if not name:
             continue
         path, own_name = f"models.{name}", own_names[name]
-        made = _revision_of(name, own_name, entry, path, problems)
-        if made is None:
+        revision = _revision_of(name, own_name, entry, path, problems)
+        if revision is None:
             continue
-        revisions.elements.append(made)
-        needs = (made.entries or {}).get("needs")
+        revisions.elements.append(revision)
+        needs = (revision.entries or {}).get("needs")
         if own_name in grouped or (needs is None and _text(entry, "exclusive") == "false"):
             continue
         grouped.add(own_name)
         members.append(Item(entry.where, text=own_name))
-        if needs is not None and group is None and made.entries is not None:
+        if needs is not None and group is None and revision.entries is not None:
             problems.append(
                 f"{needs.where}: {path}.needs: declare the budget that it needs a part of, in `groups`: "
                 f"`{{name: {MODELS_GROUP}, budget: {{gpu_memory: 24GiB}}}}`"
             )
-            del made.entries["needs"]
+            del revision.entries["needs"]
     if group is not None and group.entries is not None:
         if "members" not in group.entries and members:
             group.entries["members"] = Item(group.where, elements=members)
@@ -104,7 +104,7 @@ def revision_names(models: Iterable[str]) -> dict[str, str]:
 def _revision_of(name: str, own_name: str, entry: Item, path: str, problems: list[str]) -> Item | None:
     """Return the revision of a model; None if its command cannot be read."""
     where = entry.where
-    given = entry.entries or {}
+    keys = entry.entries or {}
     command = _command_of(entry, path, problems)
     if command is None:
         return None
@@ -114,14 +114,14 @@ def _revision_of(name: str, own_name: str, entry: Item, path: str, problems: lis
         "idle": Item(where, text=f"{MODEL_IDLE_S:g}s"),
         "max_scale": Item(where, text="1"),
     }
-    process.update({key: _moved(given[key], f"{path}.{key}") for key in _OF_PROCESS if key in given})
+    process.update({key: _moved(keys[key], f"{path}.{key}") for key in _PROCESS_KEYS if key in keys})
     startup = Item(where, text=f"{MODEL_STARTUP_S:g}s")
-    if "startup" in given:
-        startup = _moved(given["startup"], f"{path}.startup")
-    own = _moved(Item(entry.key_where, text=name), path)
-    aliases = given.get("aliases", Item(where, elements=[]))
+    if "startup" in keys:
+        startup = _moved(keys["startup"], f"{path}.startup")
+    model_name = _moved(Item(entry.key_where, text=name), path)
+    aliases = keys.get("aliases", Item(where, elements=[]))
     is_rewritten = _text(entry, "rewrite_model") not in ("", name) and aliases.elements is not None
-    json = Item(where, entries={"model": Item(where, elements=[] if is_rewritten else [own])})
+    json = Item(where, entries={"model": Item(where, elements=[] if is_rewritten else [model_name])})
     entries = {
         "name": _moved(Item(entry.key_where, text=own_name), path),
         "hosts": Item(where, elements=[_moved(Item(where, text="*"), path)]),
@@ -129,10 +129,10 @@ def _revision_of(name: str, own_name: str, entry: Item, path: str, problems: lis
         "timeouts": Item(where, entries={"startup": startup, "total": Item(where, text=f"{MODEL_TOTAL_S:g}s")}),
         "process": _moved(Item(where, entries=process), path),
     }
-    entries.update({key: _moved(given[key], f"{path}.{key}") for key in _OF_REVISION if key in given})
+    entries.update({key: _moved(keys[key], f"{path}.{key}") for key in _REVISION_KEYS if key in keys})
     if is_rewritten:
-        others = [_moved(one, f"{path}.aliases[{number}]") for number, one in enumerate(aliases.elements or [])]
-        entries["aliases"] = _moved(Item(aliases.where, elements=[own, *others]), f"{path}.aliases")
+        others = [_moved(alias, f"{path}.aliases[{number}]") for number, alias in enumerate(aliases.elements or [])]
+        entries["aliases"] = _moved(Item(aliases.where, elements=[model_name, *others]), f"{path}.aliases")
     return _moved(Item(where, entries=entries), path)
 
 
@@ -162,6 +162,7 @@ def _in_words(error: ValueError) -> str:
 
 
 def _moved(item: Item, path: str) -> Item:
+    """Return the item, which messages name by this path from now on."""
     item.moved_from = path
     return item
 
@@ -169,10 +170,10 @@ def _moved(item: Item, path: str) -> Item:
 def _members_of(groups: list[Item]) -> set[str]:
     """Return the names of the revisions that groups name."""
     lists = [(group.entries or {}).get("members") for group in groups]
-    names = [one.text or "" for members in lists if members is not None for one in members.elements or []]
+    names = [member.text or "" for members in lists if members is not None for member in members.elements or []]
     return {name.removeprefix("default/") for name in names}
 
 
 def _text(item: Item, key: str) -> str:
-    found = (item.entries or {}).get(key)
-    return "" if found is None else found.text or ""
+    child = (item.entries or {}).get(key)
+    return "" if child is None else child.text or ""

@@ -20,14 +20,18 @@ def check_policy(at: KeyPath, revision: Revision, policy_names: AbstractSet[str]
     if policy and policy_names is not None:
         _check_name(at["policy"], policy, policy_names)
     if not policy or not takes_weights(policy):
-        for place, pod in at["pods"].each(revision.pods):
-            if not isinstance(pod, str) and place.sets("weight"):
-                place["weight"].advise(f"`weight` requires `policy: weighted`{_but(policy)}", beside=(at["policy"],))
+        for entry_at, pod in at["pods"].each(revision.pods):
+            if not isinstance(pod, str) and entry_at.sets("weight"):
+                entry_at["weight"].advise(
+                    f"`weight` requires `policy: weighted`{_found_instead(policy)}", beside=(at["policy"],)
+                )
                 break  # reported once
     if hash_on is None:
         return
     if not policy or not takes_key(policy):
-        at["hash_on"].advise(f"`hash_on` requires `policy: consistent-hash`{_but(policy)}", beside=(at["policy"],))
+        at["hash_on"].advise(
+            f"`hash_on` requires `policy: consistent-hash`{_found_instead(policy)}", beside=(at["policy"],)
+        )
     else:
         check_key_source(at["hash_on"], hash_on, "hash_on")
 
@@ -55,6 +59,6 @@ def check_key_source(at: KeyPath, source: str | HashOn, key: str) -> None:
         at[named[0]].found(f"the name of a {named[0]}")
 
 
-def _but(policy: str) -> str:
+def _found_instead(policy: str) -> str:
     """Return a clause with the policy that the file has instead of the required one."""
     return f", and it is {policy}" if policy else ", and no policy is set"

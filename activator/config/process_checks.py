@@ -31,7 +31,7 @@ from activator.runtime.units import KIB
 HOOK_TIMEOUT_MAX_S: Final = 1_800.0  # the end of the activator waits for hooks
 LOG_SIZE_MIN_BYTES: Final = 64 * KIB  # smaller files would be renamed continuously
 
-_USED_UP: Final = "to ask a copy would use it up; use `readiness.log`, `readiness.command` or nothing"
+_NO_CONNECTION: Final = "to ask a copy would use it up; use `readiness.log`, `readiness.command` or nothing"
 _SIGNALS: Final = frozenset(signal.Signals.__members__)
 
 
@@ -43,9 +43,9 @@ class ProcessChecker:
         self._sockets: dict[str, str] = {}  # path of a Unix socket → the revision whose program listens on it
         self._files: dict[tuple[str, str], str] = {}  # directory and name of a log → its revision
 
-    def claim(self, port: int, what: str) -> None:
+    def claim(self, port: int, user: str) -> None:
         """Record that another part of the file uses this port."""
-        self._ports.setdefault(port, what)
+        self._ports.setdefault(port, user)
 
     def check(self, revision_at: KeyPath, revision: Revision) -> None:
         """Check the process of a revision, if it has one."""
@@ -69,7 +69,7 @@ class ProcessChecker:
         check_variables(at["environment"], process.environment)
 
     def check_program(self, at: KeyPath, program: Program, directory: str) -> None:
-        """Check the keys that all kinds of programs have; `directory` is the one of its relative paths."""
+        """Check the keys that all kinds of programs have; relative paths begin at `directory`."""
         least, most = program.min_scale, program.max_scale
         if 0 < most < least:
             at["min_scale"].advise(f"{least} is more than `max_scale: {most}`: lower it, or raise `max_scale`")
@@ -78,14 +78,16 @@ class ProcessChecker:
         self._check_logs(at["logs"], program.logs, directory)
 
     def _check_port(self, revision_at: KeyPath, scaling: Scaling, process: Process) -> None:
-        at, path, ports = revision_at["process"]["port"], str(revision_at), process.ports()
+        at, revision_path, ports = revision_at["process"]["port"], str(revision_at), process.ports()
         if ports is None:
             at.found(f"a port from 1 to 65535, or a range such as 9000-9010 of at most {PORTS_MAX} ports")
             return
-        owners = {one: owner for one in ports if (owner := self._ports.setdefault(one, path)) != path}
+        owners = {
+            port: owner for port in ports if (owner := self._ports.setdefault(port, revision_path)) != revision_path
+        }
         if owners:
-            one, owner = next(iter(owners.items()))
-            at.advise(f"{one} is the port of {owner} already: use another")
+            port, owner = next(iter(owners.items()))
+            at.advise(f"{port} is the port of {owner} already: use another")
         if len(ports) == 1:
             advice = f"cannot share `process.port: {ports[0]}`: set 1, a range of ports, or leave `port` out"
             advice += " and use {port}"
@@ -111,52 +113,52 @@ class ProcessChecker:
             if any("{port}" in word for word in command):
                 at[key].advise("a program that listens on a Unix socket has no {port}: use {socket}")
 
-    def _check_socket_path(self, revision_at: KeyPath, scaling: Scaling, process: Process, given: str) -> None:
-        at, path = revision_at["process"]["socket"], str(revision_at)
-        if not given or given.startswith("@") or given.endswith("/") or not given.isprintable():
-            at.found("true, or a path such as /run/app/app.sock", f'"{given}"')
+    def _check_socket_path(self, revision_at: KeyPath, scaling: Scaling, process: Process, socket_path: str) -> None:
+        at, revision_path = revision_at["process"]["socket"], str(revision_at)
+        if not socket_path or socket_path.startswith("@") or socket_path.endswith("/") or not socket_path.isprintable():
+            at.found("true, or a path such as /run/app/app.sock", f'"{socket_path}"')
             return
-        owner = self._sockets.setdefault(given, path)
-        if owner != path:
-            at.advise(f"{given} is the socket of {owner} already: use another")
-        advice = f"cannot share `process.socket: {given}`: set 1, or leave the path out and use {{socket}}"
+        owner = self._sockets.setdefault(socket_path, revision_path)
+        if owner != revision_path:
+            at.advise(f"{socket_path} is the socket of {owner} already: use another")
+        advice = f"cannot share `process.socket: {socket_path}`: set 1, or leave the path out and use {{socket}}"
         _check_copies(revision_at, scaling, process, 1, advice)
 
     def _check_logs(self, at: KeyPath, logs: Logs, directory: str) -> None:
         if logs.file:
-            place = ("" if logs.file.startswith(("/", "~", "$")) else directory, logs.file)
-            owner = self._files.setdefault(place, str(at))
+            log_file = ("" if logs.file.startswith(("/", "~", "$")) else directory, logs.file)
+            owner = self._files.setdefault(log_file, str(at))
             if owner != str(at):
                 at["file"].advise(f"{logs.file} is written by {owner} already: use another")
         if logs.max_size < LOG_SIZE_MIN_BYTES:
             at["max_size"].found("at least 64KiB")
 
 
-def _check_copies(at: KeyPath, scaling: Scaling, process: Process, most: int, advice: str) -> None:
-    """Check that no key asks for more than `most` copies; `advice` follows their number in the message."""
+def _check_copies(at: KeyPath, scaling: Scaling, process: Process, copies_max: int, advice: str) -> None:
+    """Check that no key asks for more than `copies_max` copies; `advice` follows their number in the message."""
     for group, name, keys in (
         (process, "process", ("min_scale", "max_scale")),
         (scaling, "scaling", ("min", "max", "initial_scale", "activation_scale")),
     ):
         for key in keys:
-            if getattr(group, key) > most:
+            if getattr(group, key) > copies_max:
                 at[name][key].advise(f"{getattr(group, key)} copies {advice}")
     schedule = at["scaling"]["schedule"]
-    for place, entry in schedule.each(scaling.schedule):
-        if entry.min > most:
-            place["min"].advise(f"{entry.min} copies {advice}", schedule.where)
+    for entry_at, entry in schedule.each(scaling.schedule):
+        if entry.min > copies_max:
+            entry_at["min"].advise(f"{entry.min} copies {advice}", schedule.where)
 
 
 def _check_lifetime(at: KeyPath, revision: Revision, process: Process) -> None:
     """Check a program that ends after one request: it excludes all other connections, and a second request."""
     readiness = process.readiness
-    for is_so, keys, advice in (
+    for applies, keys, advice in (
         (revision.container_concurrency > 1, ("container_concurrency",), "a copy takes one request: set 1"),
         (process.sleep is not None, ("process", "sleep"), "it ends by itself, and never sleeps"),
         (process.hooks != Hooks(), ("process", "hooks"), "it ends by itself; let it do that, or a program around it"),
-        (bool(readiness.http_get), ("process", "readiness", "http_get"), _USED_UP),
-        (readiness.grpc is not None, ("process", "readiness", "grpc"), _USED_UP),
-        (revision.activity.busy is not None, ("activity", "busy"), _USED_UP),
+        (bool(readiness.http_get), ("process", "readiness", "http_get"), _NO_CONNECTION),
+        (readiness.grpc is not None, ("process", "readiness", "grpc"), _NO_CONNECTION),
+        (revision.activity.busy is not None, ("activity", "busy"), _NO_CONNECTION),
         (revision.waiting_page is not None, ("waiting_page",), "a browser that polls the page would use up a copy"),
         (
             any(rule.exempt for rule in revision.queue.rules),
@@ -164,7 +166,7 @@ def _check_lifetime(at: KeyPath, revision: Revision, process: Process) -> None:
             "no request is exempted from the limit of one",
         ),
     ):
-        if is_so:
+        if applies:
             reduce(KeyPath.__getitem__, keys, at).advise(f"with `lifetime: request`: {advice}")
 
 
@@ -177,16 +179,16 @@ def _check_signal(at: KeyPath, name: str) -> None:
 
 def _check_hooks(at: KeyPath, hooks: Hooks) -> None:
     for key in ("after_start", "before_stop"):
-        for place, hook in at[key].each(getattr(hooks, key)):
-            if bool(hook.http_post) == bool(hook.command) and place.is_whole:
-                place.found("`http_post` or `command`", "both" if hook.command else "none")
+        for entry_at, hook in at[key].each(getattr(hooks, key)):
+            if bool(hook.http_post) == bool(hook.command) and entry_at.is_whole:
+                entry_at.found("`http_post` or `command`", "both" if hook.command else "none")
             elif hook.http_post and not hook.http_post.startswith("/"):
-                place["http_post"].found("a path that begins with /")
+                entry_at["http_post"].found("a path that begins with /")
             elif hook.body and not hook.http_post:
-                place["body"].advise("`body` has no effect with `command`: remove it")
-            check_positive(place, hook, "timeout")
+                entry_at["body"].advise("`body` has no effect with `command`: remove it")
+            check_positive(entry_at, hook, "timeout")
             if hook.timeout > HOOK_TIMEOUT_MAX_S:
-                place["timeout"].found(f"at most {HOOK_TIMEOUT_MAX_S / 60.0:g}m")
+                entry_at["timeout"].found(f"at most {HOOK_TIMEOUT_MAX_S / 60.0:g}m")
 
 
 def _check_readiness(at: KeyPath, readiness: Readiness) -> None:

@@ -63,7 +63,7 @@ def directory_of(process: Process, environ: Mapping[str, str]) -> str:
 
 
 def socket_of(process: Process, environ: Mapping[str, str]) -> str:
-    """Return the configured path of the program's Unix socket; empty if there is none. Raises ConfigError."""
+    """Return the absolute path of the program's Unix socket; empty if there is none. Raises ConfigError."""
     text = process.socket_path()
     if not text:
         return ""
@@ -80,19 +80,19 @@ def variables_of(process: Process, directory: str, environ: Mapping[str, str]) -
     Variables that configure the activator are left out because they may be secrets (`ACTIVATOR_ADMIN__TOKEN`), as are
     those from which a secret of the configuration was read (`env:NAME`).
     """
-    found = {name: value for name, value in environ.items() if not is_setting(name) and name not in VARIABLES}
+    variables = {name: value for name, value in environ.items() if not is_setting(name) and name not in VARIABLES}
     if process.user:
         user, _ = _user(process.user)
-        found |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+        variables |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
     if process.env_file:
-        found |= read_env_file(os.path.join(directory, expand(process.env_file, environ)))
-    return found | process.environment
+        variables |= read_env_file(os.path.join(directory, expand(process.env_file, environ)))
+    return variables | process.environment
 
 
 def container_variables(container: Container, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a container, in addition to its image's. Raises ConfigError."""
-    found = read_env_file(os.path.abspath(expand(container.env_file, environ))) if container.env_file else {}
-    return found | container.environment
+    variables = read_env_file(os.path.abspath(expand(container.env_file, environ))) if container.env_file else {}
+    return variables | container.environment
 
 
 def split_volume(text: str) -> tuple[str, str, str] | None:
@@ -106,7 +106,7 @@ def split_volume(text: str) -> tuple[str, str, str] | None:
 
 def volumes_of(container: Container, environ: Mapping[str, str]) -> list[str]:
     """Return the volumes as an engine takes them: absolute paths, or names of its volumes. Raises ConfigError."""
-    found = []
+    volumes = []
     for text in container.volumes:
         parts = split_volume(text)
         if parts is None:
@@ -116,8 +116,8 @@ def volumes_of(container: Container, environ: Mapping[str, str]) -> list[str]:
             source = os.path.abspath(expand(source, environ))
             if not os.path.exists(source):
                 raise ConfigError([f"{text}: there is no {source}; create it, or correct `volumes`"])
-        found.append(":".join([source, target, options] if options else [source, target]))
-    return found
+        volumes.append(":".join([source, target, options] if options else [source, target]))
+    return volumes
 
 
 def limits_of(process: Process) -> list[str]:
@@ -145,26 +145,28 @@ def _listed(numbers: list[int]) -> str:
 
 def parse_processors(text: str) -> list[int] | None:
     """Parse numbers and ranges such as `0-3,6`; None if the list is malformed."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         last = last if dash else first
         if not (_NUMBER.fullmatch(first) and _NUMBER.fullmatch(last)) or int(first) > int(last):
             return None
-        found.update(range(int(first), int(last) + 1))
-    return sorted(found)
+        numbers.update(range(int(first), int(last) + 1))
+    return sorted(numbers)
 
 
 def _processors(text: str) -> list[int]:
-    wanted, there = parse_processors(text) or [], os.sched_getaffinity(0)
-    missing = [str(number) for number in wanted if number not in there]
+    """Return the processors that a text lists. Raises ConfigError if this machine lacks one of them."""
+    wanted, available = parse_processors(text) or [], os.sched_getaffinity(0)
+    missing = [str(number) for number in wanted if number not in available]
     if missing:
-        have = f"{len(there)} processors, {min(there)} to {max(there)}"
+        have = f"{len(available)} processors, {min(available)} to {max(available)}"
         raise ConfigError([f"cpus: {text}: there is no processor {missing[0]} here ({have}); correct `cpus`"])
     return wanted
 
 
 def _user(text: str) -> tuple[pwd.struct_passwd, int]:
+    """Return the user and the number of the group in `USER` or `USER:GROUP`. Raises ConfigError."""
     name, _, group = text.partition(":")
     try:
         user = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
@@ -201,8 +203,8 @@ def check_program(command: list[str], directory: str, variables: Mapping[str, st
     word = command[0]
     if "/" not in word:
         if shutil.which(word, path=variables.get("PATH", os.defpath)) is None:
-            here = os.access(os.path.join(directory, word), os.X_OK)
-            advice = f"write ./{word}" if here else "check its spelling, or give its whole path"
+            is_in_directory = os.access(os.path.join(directory, word), os.X_OK)
+            advice = f"write ./{word}" if is_in_directory else "check its spelling, or give its whole path"
             raise ConfigError([f"cannot start {word}: there is no such program in the PATH; {advice}"])
         return
     path = os.path.join(directory, word)
@@ -236,7 +238,7 @@ def read_env_file(path: str) -> dict[str, str]:
 
 def parse_env(text: str, name: str) -> dict[str, str]:
     """Parse `KEY=VALUE` lines: comments, `export`, values in single quotes (literal) or double ones (with escapes)."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip()
@@ -253,27 +255,27 @@ def parse_env(text: str, name: str) -> dict[str, str]:
         elif "\0" in value:
             problems.append(f"{name}:{number}: {match[1]}: a value cannot have a null byte: remove it")
         else:
-            found[match[1]] = value
+            variables[match[1]] = value
     if problems:
         raise ConfigError(problems)
-    return found
+    return variables
 
 
 def _value_of(text: str) -> str | None:
-    """Return the value; None if its quotes do not match."""
+    """Return the value in the text behind `=`; None if its quotes do not match."""
     if text[:1] not in ("'", '"'):
         if text.startswith("#"):
             return ""
         return re.split(r"\s#", text, maxsplit=1)[0].rstrip()
-    quote, value, place = text[0], [], 1
-    while place < len(text) and text[place] != quote:
-        letter = text[place]
-        if quote == '"' and letter == "\\" and text[place + 1 : place + 2] in _ESCAPES:
-            place += 1
-            letter = _ESCAPES[text[place]]
+    quote, value, index = text[0], [], 1
+    while index < len(text) and text[index] != quote:
+        letter = text[index]
+        if quote == '"' and letter == "\\" and text[index + 1 : index + 2] in _ESCAPES:
+            index += 1
+            letter = _ESCAPES[text[index]]
         value.append(letter)
-        place += 1
-    rest = text[place + 1 :].lstrip()
-    if place >= len(text) or (rest and not rest.startswith("#")):
+        index += 1
+    rest = text[index + 1 :].lstrip()
+    if index >= len(text) or (rest and not rest.startswith("#")):
         return None
     return "".join(value)

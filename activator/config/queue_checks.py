@@ -24,7 +24,7 @@ _ONLY_WITH: Final = {
     "header": DISCIPLINES[1:],
     "key_header": ("priority-fair",),
 }
-# The headers of each discipline, with what each has.
+# For each discipline the keys that name a header, and what that header carries.
 _HEADERS: Final = {
     "priority": {"header": "level"},
     "fair": {"header": "key"},
@@ -39,14 +39,14 @@ def check_queue(at: KeyPath, queue: Queue, by_key: frozenset[str] | None) -> Non
     if discipline not in DISCIPLINES:
         at["discipline"].found("one of " + ", ".join(DISCIPLINES))
         return
-    for key, users in _ONLY_WITH.items():
-        if getattr(queue, key) != getattr(_DEFAULTS, key) and discipline not in users:
-            at[key].advise(f"`{key}` requires {_named(users)}, and it is {discipline}", beside=beside)
-    for key, what in _HEADERS.get(discipline, {}).items():
+    for key, disciplines in _ONLY_WITH.items():
+        if getattr(queue, key) != getattr(_DEFAULTS, key) and discipline not in disciplines:
+            at[key].advise(f"`{key}` requires {_named(disciplines)}, and it is {discipline}", beside=beside)
+    for key, role in _HEADERS.get(discipline, {}).items():
         name = getattr(queue, key)
-        if not name and ("priority" if what == "level" else "fair") not in (by_key or ()):
-            keys = "" if by_key is None else ", or `keys` with `priority`" if what == "level" else ", or `keys`"
-            advice = f"`discipline: {discipline}` requires `{key}`, the request header with the {what}{keys}"
+        if not name and ("priority" if role == "level" else "fair") not in (by_key or ()):
+            keys = "" if by_key is None else ", or `keys` with `priority`" if role == "level" else ", or `keys`"
+            advice = f"`discipline: {discipline}` requires `{key}`, the request header with the {role}{keys}"
             at[key].advise(advice, at.where)
         elif name and TOKEN.fullmatch(name) is None:
             at[key].found("the name of a request header")
@@ -65,8 +65,8 @@ def check_queue(at: KeyPath, queue: Queue, by_key: frozenset[str] | None) -> Non
         at["request_timeout_max"].advise(advice, beside=(at["request_timeout"],))
     if len(queue.rules) > QUEUE_RULES_MAX:
         at["rules"].found(f"at most {QUEUE_RULES_MAX}", str(len(queue.rules)))
-    for place, rule in at["rules"].each(queue.rules):
-        _check_rule(place, rule, discipline, beside)
+    for entry_at, rule in at["rules"].each(queue.rules):
+        _check_rule(entry_at, rule, discipline, beside)
 
 
 def check_adaptive(at: KeyPath, revision: Revision, workers: KeyPath, are_several: bool) -> None:
@@ -103,4 +103,4 @@ def _or_default(timeout: Duration | None) -> float:
 
 
 def _named(disciplines: tuple[str, ...]) -> str:
-    return " or ".join(f"`discipline: {one}`" for one in disciplines)
+    return " or ".join(f"`discipline: {discipline}`" for discipline in disciplines)

@@ -35,9 +35,9 @@ UNREADABLE: Final = _Unreadable()
 
 
 def json_of(item: Item) -> Json:
-    """Return a value in JSON. A text that is not in quotes and that YAML 1.2 reads as a number or a word is that."""
+    """Return a value in JSON. A text without quotes that YAML 1.2 reads as a number or a boolean becomes one."""
     if item.entries is not None:
-        members = (f"{_json_text(name)}:{json_of(one)}" for name, one in item.entries.items())
+        members = (f"{_json_text(name)}:{json_of(child)}" for name, child in item.entries.items())
         return Json(f"{{{','.join(members)}}}")
     if item.elements is not None:
         return Json(f"[{','.join(map(json_of, item.elements))}]")
@@ -73,7 +73,7 @@ class Reader:
         match form:
             case Scalar():
                 value = None if item.text is None else form.parse(item.text)
-                return self._mistaken(item, form, path) if value is None else value
+                return self._report(item, form, path) if value is None else value
             case Choice():
                 return self._read_choice(item, form, path)
             case JsonValue():
@@ -81,35 +81,37 @@ class Reader:
             case Group() if item.entries is not None:
                 return self._read_group(item.entries, form, path)
             case Many() if item.elements is not None:
-                read = (self._read_part(one, form.of, (*path, place)) for place, one in enumerate(item.elements))
+                read = (self._read_part(child, form.of, (*path, index)) for index, child in enumerate(item.elements))
                 return [value for value in read if value is not UNREADABLE]
             case Mapping() if item.entries is not None:
-                values = {key: self._read_part(one, form.of, (*path, key)) for key, one in item.entries.items()}
+                values = {key: self._read_part(child, form.of, (*path, key)) for key, child in item.entries.items()}
                 return {key: value for key, value in values.items() if value is not UNREADABLE}
-        return self._mistaken(item, form, path)
+        return self._report(item, form, path)
 
     def _read_choice(self, item: Item, form: Choice, path: Path) -> Any:
+        """Read a value by the first form that fits."""
         if form.is_optional and item.text is None and item.entries is None and item.elements is None:
             return None
-        for one in form.forms:
-            if isinstance(one, Scalar):
-                value = None if item.text is None else one.parse(item.text)
+        for option in form.forms:
+            if isinstance(option, Scalar):
+                value = None if item.text is None else option.parse(item.text)
                 if value is not None:
                     return value
-            elif (item.elements if isinstance(one, Many) else item.entries) is not None:
-                return self.read(item, one, path)
-        return self._mistaken(item, form, path)
+            elif (item.elements if isinstance(option, Many) else item.entries) is not None:
+                return self.read(item, option, path)
+        return self._report(item, form, path)
 
     def _read_group(self, entries: dict[str, Item], group: Group, path: Path) -> Any:
+        """Read a mapping as a struct; report unknown and missing keys."""
         values: dict[str, Any] = {}
-        for name, one in entries.items():
+        for name, child in entries.items():
             key = group.keys.get(name)
             if key is None:
                 found = f'the unknown key "{name}"'
-                KeyPath(self._findings, path).found(known_key(name, group, entries), found, one.key_where)
+                KeyPath(self._findings, path).found(known_key(name, group, entries), found, child.key_where)
                 self._findings.skip((*path, name), is_part=False)
                 continue
-            value = self.read(one, key.form, (*path, name))
+            value = self.read(child, key.form, (*path, name))
             if value is UNREADABLE:
                 self._findings.skip((*path, name), is_part=False)
             else:
@@ -127,8 +129,8 @@ class Reader:
             self._findings.skip(path, is_part=True)
         return value
 
-    def _mistaken(self, item: Item, form: Form, path: Path) -> _Unreadable:
-        """Report a value that does not fit."""
+    def _report(self, item: Item, form: Form, path: Path) -> _Unreadable:
+        """Report a value that does not fit its form. Return UNREADABLE."""
         at, name = KeyPath(self._findings, path), placeholder(item)
         if name and isinstance(form, Scalar) and form.cls is str and "enum" not in form.schema:
             at.advise(f'YAML reads {name} as a mapping: write "{name}", in quotes')

@@ -84,13 +84,13 @@ def markdown() -> str:
 
 
 def _row(key: Key, titles: dict[type, str]) -> str:
-    kind = ", ".join(f"`{word}`" for word in key.words if word) or key.form.label
+    type_text = ", ".join(f"`{word}`" for word in key.words if word) or key.form.label
     if key.group is not None:
-        kind = kind.replace("mapping", f"[mapping](#{_anchor(titles[key.group.cls])})")
+        type_text = type_text.replace("mapping", f"[mapping](#{_anchor(titles[key.group.cls])})")
     meaning = key.description
-    if key.examples and not key.words and re.search("string|list|map", kind):  # other types need no example
-        meaning += f" Example: {' or '.join(f'`{as_yaml(one)}`' for one in key.examples)}."
-    cells = (f"`{key.name}`", kind, _default(key), meaning)
+    if key.examples and not key.words and re.search("string|list|map", type_text):  # other types need no example
+        meaning += f" Example: {' or '.join(f'`{as_yaml(example)}`' for example in key.examples)}."
+    cells = (f"`{key.name}`", type_text, _default(key), meaning)
     return f"|{'|'.join(cell.replace('|', '&#124;') for cell in cells)}|"
 
 

@@ -27,7 +27,7 @@ SET_PARAMS_BYTES_MAX: Final = 16 * KIB  # per revision, as JSON
 
 _NOT_IN_PATH: Final = re.compile(r"[?#;\\\s]|%2f|%5c|%00", re.IGNORECASE)
 _VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
-_Group = tuple[object, ...]
+_Split = tuple[object, ...]
 
 
 class Rule:
@@ -48,16 +48,18 @@ class Rule:
         self.models = [*models, *revision.aliases]
         self.count = len(models)  # the other names are aliases
         self.hosts = 0  # the hosts at which its requests have been compared with those of others
-        self.takers: dict[int, list[Rule]] = {}  # the rules that take the requests of a name, by its place
-        self.group: _Group = (self.prefix, self.methods, self.headers, frozenset(models), frozenset(revision.aliases))
+        self.takers: dict[int, list[Rule]] = {}  # the rules that take the requests of a name, by its index in `models`
+        # Rules with the same key split their requests by weight.
+        self.group: _Split = (self.prefix, self.methods, self.headers, frozenset(models), frozenset(revision.aliases))
 
-    def name_at(self, place: int) -> KeyPath:
+    def name_at(self, index: int) -> KeyPath:
         """Return the key of one of `models`."""
-        if place < self.count:
-            return self.at["match"]["json"]["model"][place]
-        return self.at["aliases"][place - self.count]
+        if index < self.count:
+            return self.at["match"]["json"]["model"][index]
+        return self.at["aliases"][index - self.count]
 
     def is_every(self) -> bool:
+        """Return True if the rule matches every request."""
         return not (self.prefix or self.methods or self.headers or self.models)
 
     def shares_with(self, other: Rule) -> bool:
@@ -94,12 +96,12 @@ class _Host:
         rule.hosts += 1
         if any(rule.shares_with(other) for other in self.rules):
             return
-        for place, model in enumerate(rule.models):
-            if place < rule.count and not rule.is_model:
+        for index, model in enumerate(rule.models):
+            if index < rule.count and not rule.is_model:
                 continue
             taker = self._taker_of(rule, model)
             if taker is not None:
-                rule.takers.setdefault(place, []).append(taker)
+                rule.takers.setdefault(index, []).append(taker)
 
     def _taker_of(self, rule: Rule, model: str) -> Rule | None:
         """Return the rule that takes all requests of `rule` for this model, or the last of several that do."""
@@ -114,8 +116,8 @@ class _Host:
         for prefix in _with_parents(rule.prefix):
             for name in _names_for(model):
                 for other in self._by_model.get((prefix, name), []):
-                    is_met = (not other.methods or method in other.methods) and other.headers <= rule.headers
-                    if is_met:
+                    covers = (not other.methods or method in other.methods) and other.headers <= rule.headers
+                    if covers:
                         return other
         return None
 
@@ -151,39 +153,39 @@ class RoutingChecker:
 
     def claim(self, host: str, text: str, at: KeyPath, rule: Rule) -> None:
         """Add a host of the revision; `text` is its spelling in the file."""
-        known = self._hosts.setdefault(host, _Host())
-        if rule in known.rules or rule is known.default:
+        host_rules = self._hosts.setdefault(host, _Host())
+        if rule in host_rules.rules or rule is host_rules.default:
             at.advise(f'"{text}" leads to {rule.path} already: use each host once')
             return
         if rule.is_default:
-            if known.default is not None and not rule.shares_with(known.default):
-                advice = f'"{text}" has a default already, {known.default.path}: use `default` once for each host'
+            if host_rules.default is not None and not rule.shares_with(host_rules.default):
+                advice = f'"{text}" has a default already, {host_rules.default.path}: use `default` once for each host'
                 at.advise(advice)
-            known.default = known.default or rule
+            host_rules.default = host_rules.default or rule
             if rule.is_every():
                 return
-        taker = known.taken_by(rule)
+        taker = host_rules.taken_by(rule)
         if taker is not None:
-            at.advise(_never(text, rule, taker))
+            at.advise(_advice_on_unreachable(text, rule, taker))
         else:
-            known.note_takers(rule)
+            host_rules.note_takers(rule)
             self._rules[id(rule)] = rule
-        known.add(rule)
+        host_rules.add(rule)
 
     def finish(self) -> None:
         """Report the mistakes that only all revisions together show."""
         for rule in self._rules.values():
-            for place, takers in rule.takers.items():
+            for index, takers in rule.takers.items():
                 if len(takers) == rule.hosts:
-                    taken = f'{takers[0].path} takes the requests for "{rule.models[place]}"'
-                    rule.name_at(place).advise(f"{taken}: remove one of the two names")
+                    taken = f'{takers[0].path} takes the requests for "{rule.models[index]}"'
+                    rule.name_at(index).advise(f"{taken}: remove one of the two names")
         seen: set[int] = set()
-        for host, known in self._hosts.items():
-            groups: dict[_Group, list[Rule]] = {}
-            for rule in known.rules:
+        for host, host_rules in self._hosts.items():
+            groups: dict[_Split, list[Rule]] = {}
+            for rule in host_rules.rules:
                 groups.setdefault(rule.group, []).append(rule)
-            taker = next((rule for rule in known.rules if rule.is_every()), None)
-            default = known.default
+            taker = next((rule for rule in host_rules.rules if rule.is_every()), None)
+            default = host_rules.default
             if default is not None and default.is_every() and taker is not None:
                 advice = f'{taker.path} takes every request for "{host}": this default can never match'
                 default.at["default"].advise(advice)
@@ -201,10 +203,10 @@ def _check_match(at: KeyPath, match: Match, has_aliases: bool) -> None:
     check_each(at["methods"], match.methods, is_method, "a method in capital letters such as GET")
     _check_headers(at["headers"], match.headers)
     if match.json is not None:
-        place = at["json"]["model"]
-        _check_models(place, match.json.model, allows_star=True)
+        entry_at = at["json"]["model"]
+        _check_models(entry_at, match.json.model, allows_star=True)
         if not match.json.model and not has_aliases:
-            place.found("at least one name", "an empty list")
+            entry_at.found("at least one name", "an empty list")
 
 
 def _check_headers(at: KeyPath, headers: dict[str, str]) -> None:
@@ -222,11 +224,11 @@ def _check_headers(at: KeyPath, headers: dict[str, str]) -> None:
 def _check_models(at: KeyPath, names: list[str], allows_star: bool) -> None:
     if len(names) > MODELS_MAX:
         at.found(f"at most {MODELS_MAX} names", str(len(names)))
-    for place, name in at.each(names):
+    for entry_at, name in at.each(names):
         stem = name.removesuffix("*") if allows_star else name
         if not name or "*" in stem or len(name) > MODEL_LENGTH_MAX:
             expected = f"the name of a model, at most {MODEL_LENGTH_MAX} characters"
-            place.found(expected + (", perhaps with * at its end" if allows_star else ", without *"))
+            entry_at.found(expected + (", perhaps with * at its end" if allows_star else ", without *"))
 
 
 def _check_group(rules: list[Rule], seen: set[int]) -> None:
@@ -253,15 +255,16 @@ def _is_prefix(text: str) -> bool:
         return False
     inner = normal_prefix(text).decode()
     segments = text.strip("/").split("/") if text.strip("/") else []
-    return not any(one in {"", ".", ".."} for one in segments) and inner.count("/") == len(segments)
+    return not any(segment in {"", ".", ".."} for segment in segments) and inner.count("/") == len(segments)
 
 
 def _with_parents(prefix: str) -> list[str]:
-    found = [prefix]
+    """Return the prefix, then each shorter one in whole segments; the last is empty."""
+    prefixes = [prefix]
     while prefix:
         prefix = prefix.rpartition("/")[0]
-        found.append(prefix)
-    return found
+        prefixes.append(prefix)
+    return prefixes
 
 
 def _names_for(model: str) -> list[str]:
@@ -272,18 +275,19 @@ def _names_for(model: str) -> list[str]:
     return ["", model, *(f"{stem[:length]}*" for length in range(len(stem) + 1))]
 
 
-def _never(text: str, rule: Rule, taker: Rule) -> str:
+def _advice_on_unreachable(text: str, rule: Rule, taker: Rule) -> str:
+    """Return the advice for a rule whose requests at the host `text` all go to `taker`."""
     if rule.group == taker.group:
-        way = "set `weight` in both to share them" if not rule.is_every() else "set `match`, or `weight` in both"
-        return f'"{text}" leads to {taker.path} already, which takes the same requests: {way}'
-    way = "put this one before it"
+        correction = "set `weight` in both to share them" if not rule.is_every() else "set `match`, or `weight` in both"
+        return f'"{text}" leads to {taker.path} already, which takes the same requests: {correction}'
+    correction = "put this one before it"
     if taker.is_every():
         # The revisions of models come after all others.
-        way = f"{'' if rule.is_model else way + ', or '}set `default: true` in {taker.path}"
+        correction = f"{'' if rule.is_model else correction + ', or '}set `default: true` in {taker.path}"
     elif rule.is_model:
-        way = "use each name of a model once"
-    what = "model" if rule.is_model else "revision"
-    return f'{taker.path} takes all requests for "{text}" that this {what} matches: {way}'
+        correction = "use each name of a model once"
+    noun = "model" if rule.is_model else "revision"
+    return f'{taker.path} takes all requests for "{text}" that this {noun} matches: {correction}'
 
 
 def _check_params(at: KeyPath, revision: Revision) -> None:

@@ -40,7 +40,7 @@ def check_scaling(revision_at: KeyPath, revision: Revision) -> None:
     at, scaling, program = revision_at["scaling"], revision.scaling, revision.program
     key = program_key(revision_at, revision)
     if not key:
-        if any(at.sets(one) for one in scaling.__struct_fields__):
+        if any(at.sets(scaling_key) for scaling_key in scaling.__struct_fields__):
             at.advise("`scaling` requires `process` or `container`: the number of `pods` is what the file lists")
         return
     if program is None or "scaling" not in revision_at:
@@ -63,14 +63,14 @@ def check_values(
         at["metric"].found(" or ".join(SCALING_METRICS))
     if scaling.metric == METRIC_RPS and scaling.burst:
         at["burst"].advise("`burst: true` requires `metric: concurrency`: requests that are here say nothing of a rate")
-    where, most = ("max", scaling.max) if scaling.max else (f"{key}.max_scale", program.max_scale if program else 0)
-    if most:
-        _check_bounds(at, scaling, where, most)
+    where, pods_max = ("max", scaling.max) if scaling.max else (f"{key}.max_scale", program.max_scale if program else 0)
+    if pods_max:
+        _check_bounds(at, scaling, where, pods_max)
     _check_windows(at, scaling, stable_window_s)
     if len(scaling.schedule) > SCHEDULE_MAX:
         at["schedule"].found(f"at most {SCHEDULE_MAX} entries", str(len(scaling.schedule)))
-    for place, entry in at["schedule"].each(scaling.schedule):
-        _check_entry(place, entry)
+    for entry_at, entry in at["schedule"].each(scaling.schedule):
+        _check_entry(entry_at, entry)
 
 
 def _check_twins(at: KeyPath, program_at: KeyPath, key: str) -> None:
@@ -96,13 +96,13 @@ def _check_windows(at: KeyPath, scaling: Scaling, stable_window_s: float) -> Non
             at[key].found(f"at most {SCALING_WINDOW_MAX_S / 3600.0:g}h")
 
 
-def _check_bounds(at: KeyPath, scaling: Scaling, where: str, most: int) -> None:
-    """Compare with the maximum, the value of the key `where`; the program's own minimum is compared elsewhere."""
-    found = [(at[key], getattr(scaling, key)) for key in ("min", "initial_scale", "activation_scale")]
-    found += [(place["min"], entry.min) for place, entry in at["schedule"].each(scaling.schedule)]
-    for place, number in found:
-        if number > most:
-            place.advise(f"{number} is more than `{where}: {most}`: lower it, or raise `{where}`")
+def _check_bounds(at: KeyPath, scaling: Scaling, where: str, pods_max: int) -> None:
+    """Check that no minimum exceeds `pods_max`, the value of the key `where`; `check_scaling` checks `min_scale`."""
+    minimums = [(at[key], getattr(scaling, key)) for key in ("min", "initial_scale", "activation_scale")]
+    minimums += [(entry_at["min"], entry.min) for entry_at, entry in at["schedule"].each(scaling.schedule)]
+    for entry_at, number in minimums:
+        if number > pods_max:
+            entry_at.advise(f"{number} is more than `{where}: {pods_max}`: lower it, or raise `{where}`")
 
 
 def _check_entry(at: KeyPath, entry: ScheduledScale) -> None:

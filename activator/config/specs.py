@@ -53,6 +53,8 @@ class DisciplineSpec(msgspec.Struct, frozen=True):
 
 
 class RuleSpec(msgspec.Struct, frozen=True):
+    """An exception of a queue for the requests with this path prefix and one of these methods; empty: all methods."""
+
     path_prefix: str = "/"
     methods: tuple[str, ...] = ()
     exempt: bool = False
@@ -392,18 +394,19 @@ def stand_for_many(revision: Revision) -> bool:
 
 def resolve_buffers(buffer: Buffer, container_concurrency: int) -> BuffersSpec:
     """Return the buffers of a revision; by default, where one slow client could occupy a large share of a pod."""
-    few = 1 <= container_concurrency <= BUFFERED_CONCURRENCY_MAX
-    request = (BUFFER_REQUEST_BYTES if few else 0) if buffer.request is None else int(buffer.request)
-    response = (BUFFER_RESPONSE_BYTES if few else 0) if buffer.response is None else int(buffer.response)
+    is_low_limit = 1 <= container_concurrency <= BUFFERED_CONCURRENCY_MAX
+    request = (BUFFER_REQUEST_BYTES if is_low_limit else 0) if buffer.request is None else int(buffer.request)
+    response = (BUFFER_RESPONSE_BYTES if is_low_limit else 0) if buffer.response is None else int(buffer.response)
     return BuffersSpec(request, response, int(buffer.file))
 
 
 def concurrency_of(revision: Revision) -> int:
-    """Return the requests in one pod at a time; always one for a program that ends after one request."""
+    """Return how many requests a pod takes at a time, 0 for no limit; 1 for a program that ends after one request."""
     return 1 if is_once(revision) else revision.container_concurrency
 
 
 def is_once(revision: Revision) -> bool:
+    """Return True if a pod of the revision takes one request in its life."""
     return revision.process is not None and revision.process.lifetime == LIFETIME_REQUEST
 
 
@@ -421,8 +424,13 @@ def resolve_program(revision: Revision, processors: int | None = None) -> Proces
     if max_scale == 0:
         # A program without a limit handles many requests at once by itself; one with a limit needs several copies.
         max_scale = 1 if limit == 0 else processors or len(os.sched_getaffinity(0))
-        least = (min_scale, scaling.initial_scale, scaling.activation_scale, *(one.min for one in scaling.schedule))
-        max_scale = max(max_scale, *least)
+        minimums = (
+            min_scale,
+            scaling.initial_scale,
+            scaling.activation_scale,
+            *(entry.min for entry in scaling.schedule),
+        )
+        max_scale = max(max_scale, *minimums)
     if program.copies_max is not None:
         max_scale = min(max_scale, program.copies_max)
     grace = scaling.scale_to_zero_grace

@@ -31,14 +31,14 @@ def check_telemetry(root: KeyPath, config: Config) -> None:
     _check_url(root["tracing"]["endpoint"], config.tracing.endpoint)
 
 
-def _check_access_log(at: KeyPath, wanted: bool | str) -> None:
-    if wanted is False or wanted in {"json", "common", KNATIVE}:
+def _check_access_log(at: KeyPath, setting: bool | str) -> None:
+    if setting is False or setting in {"json", "common", KNATIVE}:
         return
-    if wanted is True:
+    if setting is True:
         at.found("false, json, common, knative or a template")
         return
     try:
-        template_fields(wanted)
+        template_fields(setting)
     except TemplateError as error:
         at.found(str(error))
 
@@ -47,12 +47,12 @@ def _check_log(at: KeyPath, log: Log) -> None:
     _check_word(at["format"], log.format, LOG_FORMATS)
     _check_word(at["level"], log.level, LOG_LEVELS)
     for part, level in log.levels.items():
-        place = at["levels"][part]
+        entry_at = at["levels"][part]
         if part in LOG_PARTS:
-            _check_word(place, level, LOG_LEVELS)
+            _check_word(entry_at, level, LOG_LEVELS)
         else:
-            found = part or place.item.describe()
-            at["levels"].found("parts out of " + ", ".join(LOG_PARTS), found, place.where)
+            found = part or entry_at.item.describe()
+            at["levels"].found("parts out of " + ", ".join(LOG_PARTS), found, entry_at.where)
 
 
 def _check_knative(at: KeyPath, knative: KnativeExport) -> None:

@@ -1,4 +1,4 @@
-"""The configuration as it was written: a tree of items that know their places.
+"""The configuration as it was written: a tree of items with their lines.
 
 Rules
   1. Nothing is interpreted here. A scalar is its text as written, so `name: no` is the word "no" and not false.
@@ -49,7 +49,7 @@ LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faste
 
 
 class Item:
-    """A value and its place. At most one of `text`, `entries` and `elements` is not None; none of them: a null."""
+    """A value and its origin. At most one of `text`, `entries` and `elements` is not None; none of them: a null."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Item:
         entries: dict[str, Item] | None = None,
         elements: list[Item] | None = None,
     ) -> None:
-        self.where = where
+        self.where = where  # the file and the line, or the variable
         self.text = text
         self.entries = entries
         self.elements = elements
-        self.key_where = where  # the place of its key
+        self.key_where = where  # the same for its key
         self.is_quoted = False  # `text` was in quotes, or a block
         self.moved_from: str = ""  # the path in the file, if that is another one than in the tree
 
@@ -100,7 +100,7 @@ def read_documents(text: str, name: str, problems: list[str]) -> list[Item]:
 
 
 def is_setting(variable: str) -> bool:
-    """Return whether the environment variable of this name replaces a key of the configuration file."""
+    """Return True if the environment variable of this name replaces a key of the configuration file."""
     return variable.startswith(PREFIX) and variable not in RESERVED and not _SERVICE_LINK.fullmatch(variable)
 
 
@@ -121,6 +121,7 @@ def _parse_yaml(
 def _parsed(
     text: str, name: str, problems: list[str], items_max: int, loader: Any, is_stream: bool = False
 ) -> _TreeMaker | None:
+    """Return the maker that holds the parsed trees; None, and a problem, if the text is not YAML."""
     maker = _TreeMaker(name, problems, items_max, is_stream)
     try:
         # Events instead of `yaml.compose`, which recurses for every bracket; with libyaml that crashes the process.
@@ -174,6 +175,7 @@ class _TreeMaker:
         self._items = 0
 
     def take(self, event: yaml.Event) -> None:
+        """Process one event of PyYAML. Raises _NoTreeError."""
         where = f"{self._name}:{1 if event.start_mark is None else event.start_mark.line + 1}"
         match event:
             case yaml.ScalarEvent():
@@ -205,24 +207,25 @@ class _TreeMaker:
         self._count(item.where, len(self._open))
 
     def _add(self, item: Item, anchor: str | None) -> None:
+        """Put a complete item into the innermost open list or mapping: as an element, a key or a value."""
         self._count(item.where, len(self._open))
         if anchor is not None:
             self._anchors[anchor] = item
         if not self._open:
             self.root = item
             return
-        above = self._open[-1]
-        if above.item.elements is not None:
-            above.item.elements.append(item)
-        elif above.is_at_value:
-            above.is_at_value = False
-            if above.key is not None and above.item.entries is not None:
-                item.key_where = above.key_where
-                above.item.entries[above.key] = item
+        parent = self._open[-1]
+        if parent.item.elements is not None:
+            parent.item.elements.append(item)
+        elif parent.is_at_value:
+            parent.is_at_value = False
+            if parent.key is not None and parent.item.entries is not None:
+                item.key_where = parent.key_where
+                parent.item.entries[parent.key] = item
         else:
-            above.is_at_value = True
-            above.key = self._key(item, above.item)
-            above.key_where = item.where
+            parent.is_at_value = True
+            parent.key = self._key(item, parent.item)
+            parent.key_where = item.where
 
     def _key(self, item: Item, mapping: Item) -> str | None:
         """Return the key of an item; None if its value is to be skipped."""
@@ -238,14 +241,14 @@ class _TreeMaker:
         return None
 
     def _copy(self, item: Item, where: str, depth: int) -> Item:
-        # A copy, because the environment may override one place and not the other.
+        # A copy, because the environment may override one occurrence and not the other.
         self._count(where, depth)
         copy = Item(where, text=item.text)
         copy.is_quoted = item.is_quoted
         if item.elements is not None:
-            copy.elements = [self._copy(one, where, depth + 1) for one in item.elements]
+            copy.elements = [self._copy(child, where, depth + 1) for child in item.elements]
         if item.entries is not None:
-            copy.entries = {key: self._copy(one, where, depth + 1) for key, one in item.entries.items()}
+            copy.entries = {key: self._copy(child, where, depth + 1) for key, child in item.entries.items()}
         return copy
 
     def _count(self, where: str, depth: int) -> None:
@@ -256,19 +259,20 @@ class _TreeMaker:
 
 
 def _lay_over(root: Item, variable: str, value: str, problems: list[str]) -> None:
+    """Put the value of one variable into the tree."""
     path = _path_of(variable)
-    above = root
+    parent = root
     if path[0] == "models" and len(path) > 2:  # a text is the short form of a mapping with `command`
         model = ((root.entries or {}).get("models") or root).entries or {}
         entry = model.get(path[1])
         if entry is not None and entry.text is not None:
             entry.entries, entry.text = {"command": Item(entry.where, entry.text)}, None
     for component in path[:-1]:
-        child = _child(above, component, variable, problems)
+        child = _child(parent, component, variable, problems)
         if child is None:
             return
-        above = child
-    _put(above, path[-1], value_item(variable, value), problems)
+        parent = child
+    _put(parent, path[-1], value_item(variable, value), problems)
 
 
 def _path_of(variable: str) -> list[str]:
@@ -278,41 +282,43 @@ def _path_of(variable: str) -> list[str]:
     return path
 
 
-def _child(above: Item, component: str, variable: str, problems: list[str]) -> Item | None:
+def _child(parent: Item, component: str, variable: str, problems: list[str]) -> Item | None:
     """Return the item called `component`, created if missing; None, and a problem, if it cannot exist."""
-    if above.elements is not None or (component.isdecimal() and not above.entries):
-        place = _place_in(above, component, variable, problems)
-        if place is None or above.elements is None:
+    if parent.elements is not None or (component.isdecimal() and not parent.entries):
+        index = _index_in(parent, component, variable, problems)
+        if index is None or parent.elements is None:
             return None
-        if place == len(above.elements):
-            above.elements.append(Item(variable, entries={}))
-        return above.elements[place]
-    if above.entries is None:
-        above.text = None
-        above.entries = {}
-    if component not in above.entries:
-        above.entries[component] = Item(variable, entries={})
-    return above.entries[component]
+        if index == len(parent.elements):
+            parent.elements.append(Item(variable, entries={}))
+        return parent.elements[index]
+    if parent.entries is None:
+        parent.text = None
+        parent.entries = {}
+    if component not in parent.entries:
+        parent.entries[component] = Item(variable, entries={})
+    return parent.entries[component]
 
 
-def _put(above: Item, component: str, item: Item, problems: list[str]) -> None:
-    if above.elements is not None or (component.isdecimal() and not above.entries):
-        place = _place_in(above, component, item.where, problems)
-        if place is not None and above.elements is not None:
-            above.elements[place : place + 1] = [item]
+def _put(parent: Item, component: str, item: Item, problems: list[str]) -> None:
+    """Set the entry or the element called `component`."""
+    if parent.elements is not None or (component.isdecimal() and not parent.entries):
+        index = _index_in(parent, component, item.where, problems)
+        if index is not None and parent.elements is not None:
+            parent.elements[index : index + 1] = [item]
         return
-    if above.entries is None:
-        above.text = None
-        above.entries = {}
-    above.entries[component] = item
+    if parent.entries is None:
+        parent.text = None
+        parent.entries = {}
+    parent.entries[component] = item
 
 
-def _place_in(above: Item, component: str, variable: str, problems: list[str]) -> int | None:
-    if above.elements is None:
-        above.text = None
-        above.entries = None
-        above.elements = []
-    count = len(above.elements)
+def _index_in(parent: Item, component: str, variable: str, problems: list[str]) -> int | None:
+    """Return the index, up to the list's length, that `component` names; None, and a problem, if it is none."""
+    if parent.elements is None:
+        parent.text = None
+        parent.entries = None
+        parent.elements = []
+    count = len(parent.elements)
     if component.isascii() and component.isdecimal() and len(component) < 8 and int(component) <= count:
         return int(component)
     problems.append(f'{variable}: found "{component}", expected a place in the list, from 0 to {count}')

@@ -64,10 +64,11 @@ def shared_users(before: tuple[UserSpec, ...], after: tuple[UserSpec, ...]) -> t
     ])  # fmt: skip
 
 
-def _shared(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return tuple([key for key in one if key in other])
+def _shared(first: tuple[str, ...] | None, second: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the revisions that both name; None stands for all revisions."""
+    if first is None or second is None:
+        return second if first is None else first
+    return tuple([key for key in first if key in second])
 
 
 def users_in(config: Config) -> tuple[UserSpec, ...]:
@@ -87,18 +88,18 @@ def read_keys_file(config: Config) -> list[Key]:
     root = read_tree(_text_of(path), path, {}, problems)
     keys: Any = UNREADABLE
     if root is not None and root.entries == {}:
-        what = "it names no user, so that no key is valid"
-        problems.append(f"{root.where}: keys_file: {what}: add `- {{name: alice, key: ...}}`, or delete `keys_file`")
+        problem = "it names no user, so that no key is valid"
+        problems.append(f"{root.where}: keys_file: {problem}: add `- {{name: alice, key: ...}}`, or delete `keys_file`")
     elif root is not None:
         findings = Findings(Item(root.where, entries={"keys_file": root}), problems)
         keys = Reader(findings).read(root, FILE.keys["keys"].form, ("keys_file",))
         if keys is not UNREADABLE:
-            place = KeyPath(findings)
+            root_at = KeyPath(findings)
             if not keys and not problems:
-                place["keys_file"].found("at least one user")
+                root_at["keys_file"].found("at least one user")
             checked = _UserChecks(known_revisions(config), revision_names(config.models))
             checked.seed(config.keys)
-            checked.check(place["keys_file"], keys)
+            checked.check(root_at["keys_file"], keys)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     assert keys is not UNREADABLE
@@ -108,10 +109,10 @@ def read_keys_file(config: Config) -> list[Key]:
 def _text_of(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            found = file.read(KEYS_FILE_BYTES_MAX + 1)
-        if len(found) > KEYS_FILE_BYTES_MAX:
+            data = file.read(KEYS_FILE_BYTES_MAX + 1)
+        if len(data) > KEYS_FILE_BYTES_MAX:
             raise ConfigError([f"{path}: it is larger than {KEYS_FILE_BYTES_MAX // MIB} MiB"])
-        return found.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError([f"{path}: it is not UTF-8"]) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
@@ -130,18 +131,18 @@ def check_keys(root: KeyPath, config: Config) -> None:
     """Check all keys of a file."""
     if "keys" in root and not config.keys and not config.keys_file:
         root["keys"].advise("it is empty: delete `keys` to let everybody in, or name a user with a key")
-    readable = "revisions" in root and root["revisions"].is_whole
+    is_readable = "revisions" in root and root["revisions"].is_whole
     names = revision_names(config.models)
-    _UserChecks(known_revisions(config) if readable else None, names).check(root["keys"], config.keys)
+    _UserChecks(known_revisions(config) if is_readable else None, names).check(root["keys"], config.keys)
 
 
 class _UserChecks:
     """The checks of lists of users, which together have each name and each of their keys once."""
 
-    def __init__(self, known: frozenset[str] | None, of_models: dict[str, str]) -> None:
+    def __init__(self, known: frozenset[str] | None, model_revisions: dict[str, str]) -> None:
         self._known = known
-        self._of_models = of_models
-        self._names: dict[str, str] = {}  # name → its place
+        self._model_revisions = model_revisions
+        self._names: dict[str, str] = {}  # name of a user → the path of its entry
         self._digests: dict[bytes, str] = {}
         self._count = 0
 
@@ -162,8 +163,8 @@ class _UserChecks:
         if self._count > KEYS_MAX:
             at.found(f"at most {KEYS_MAX} keys", str(self._count))
             return
-        for place, key in at.each(keys):
-            self._check_key(place, key)
+        for entry_at, key in at.each(keys):
+            self._check_key(entry_at, key)
 
     def _check_key(self, at: KeyPath, key: Key) -> None:
         if _NAME.fullmatch(key.name) is None:
@@ -180,8 +181,8 @@ class _UserChecks:
                 self._claim(at, digest)
         if key.limits is not None:
             _check_limits(at["limits"], key.limits)
-        for place, name in at["revisions"].each(key.revisions or []):
-            self._check_revision(place, name)
+        for entry_at, name in at["revisions"].each(key.revisions or []):
+            self._check_revision(entry_at, name)
 
     def _claim(self, at: KeyPath, digest: bytes) -> None:
         """Note a key of a user, which no other may have."""
@@ -198,7 +199,7 @@ class _UserChecks:
     def _check_revision(self, at: KeyPath, name: str) -> None:
         if self._known is None or key_of(name) in self._known:
             return
-        own_name = self._of_models.get(name)
+        own_name = self._model_revisions.get(name)
         if own_name is not None:
             at.advise(f'the revision of this model is "{own_name}": write that')
         else:
@@ -236,19 +237,20 @@ def _digests_of(key: Key) -> list[bytes]:
 
 
 def _digest_of(name: str, secret: Secret) -> bytes:
+    """Return the SHA-256 of a key, which may itself be given as a hash. Raises StartError."""
     if secret == NO_KEY:
         return b""
-    what = f"key {name}"
-    text = read_secret(str(secret), what)
+    label = f"key {name}"
+    text = read_secret(str(secret), label)
     if text.startswith(SHA256):
         digest = text.removeprefix(SHA256)
         if _HASH.fullmatch(digest) is None:
             raise StartError(
-                f"{what}: after `sha256:`, 64 hex digits are required, as `printf %s KEY | sha256sum` prints them"
+                f"{label}: after `sha256:`, 64 hex digits are required, as `printf %s KEY | sha256sum` prints them"
             )
         return bytes.fromhex(digest)
     if len(text) < KEY_CHARACTERS_MIN or not text.isascii() or not text.isprintable() or " " in text:
         raise StartError(
-            f"{what}: a key has at least {KEY_CHARACTERS_MIN} ASCII characters without spaces: `openssl rand -hex 16`"
+            f"{label}: a key has at least {KEY_CHARACTERS_MIN} ASCII characters without spaces: `openssl rand -hex 16`"
         )
     return hashlib.sha256(text.encode()).digest()

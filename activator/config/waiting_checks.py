@@ -29,10 +29,10 @@ _NO_OUTPUT: Final = "only a revision with `process` or `container` has output to
 
 def check_waiting(at: KeyPath, revision: Revision) -> None:
     """Check the waiting settings of one revision."""
-    for place, rule in at["no_wake"].each(revision.no_wake):
+    for entry_at, rule in at["no_wake"].each(revision.no_wake):
         if not (rule.path or rule.methods or rule.user_agent):
-            beside = (place["path"], place["methods"], place["user_agent"])
-            place.advise("say which requests: path, methods or user_agent", beside=beside)
+            beside = (entry_at["path"], entry_at["methods"], entry_at["user_agent"])
+            entry_at.advise("say which requests: path, methods or user_agent", beside=beside)
     page, progress, fallback = revision.waiting_page, revision.progress, revision.fallback
     if page is not None:
         _check_least(at["waiting_page"]["refresh"], page.refresh, REFRESH_MIN_S)
@@ -51,9 +51,9 @@ def _check_least(at: KeyPath, seconds: float, least: float) -> None:
 
 
 def _check_fallback(at: KeyPath, fallback: Fallback) -> None:
-    ways = ("file", "redirect", "revision")
-    if sum(bool(getattr(fallback, key)) for key in ways) != 1:
-        at.advise("one of `file`, `redirect` and `revision` is required", beside=tuple(at[key] for key in ways))
+    alternatives = ("file", "redirect", "revision")
+    if sum(bool(getattr(fallback, key)) for key in alternatives) != 1:
+        at.advise("one of `file`, `redirect` and `revision` is required", beside=tuple(at[key] for key in alternatives))
     if fallback.while_starting and not fallback.revision:
         at["while_starting"].advise("it has no effect without `revision`", beside=(at["revision"],))
     if fallback.any_method and not (fallback.revision and fallback.statuses):
@@ -83,36 +83,36 @@ def _check_activity(at: KeyPath, activity: Activity, has_program: bool) -> None:
 
 def check_fallbacks(root: KeyPath, revisions: list[Revision]) -> None:
     """Check the fallbacks of all revisions: each named one exists, and none leads back to itself."""
-    found: dict[str, tuple[KeyPath, Revision]] = {}
-    for place, revision in root["revisions"].each(revisions):
-        if not place["name"].is_unread:
-            found.setdefault(f"{revision.namespace}/{revision.name}", (place, revision))
-    following: dict[str, str] = {}
-    for key, (place, revision) in found.items():
+    known: dict[str, tuple[KeyPath, Revision]] = {}
+    for entry_at, revision in root["revisions"].each(revisions):
+        if not entry_at["name"].is_unread:
+            known.setdefault(f"{revision.namespace}/{revision.name}", (entry_at, revision))
+    fallbacks: dict[str, str] = {}
+    for key, (entry_at, revision) in known.items():
         named = "" if revision.fallback is None else revision.fallback.revision
         if not named:
             continue
-        at, target = place["fallback"]["revision"], key_of(named)
-        if target not in found:
+        at, target = entry_at["fallback"]["revision"], key_of(named)
+        if target not in known:
             at.advise(f'there is no revision "{named}" in this file', beside=(root["revisions"],))
             continue
-        following[key] = target
-        circle = _circle(key, following)
-        if circle:
-            del following[key]
-            at.advise(f"fallback loop: {' -> '.join(one.removeprefix('default/') for one in circle)}")
+        fallbacks[key] = target
+        loop = _loop(key, fallbacks)
+        if loop:
+            del fallbacks[key]
+            at.advise(f"fallback loop: {' -> '.join(name.removeprefix('default/') for name in loop)}")
 
 
-def _circle(key: str, following: dict[str, str]) -> list[str]:
-    """Return the path from a revision back to itself; empty if it ends elsewhere."""
+def _loop(key: str, fallbacks: dict[str, str]) -> list[str]:
+    """Return the fallbacks from a revision back to itself; empty if they end elsewhere."""
     passed = [key]
-    while (key := following.get(key, "")) and key not in passed:
+    while (key := fallbacks.get(key, "")) and key not in passed:
         passed.append(key)
     return [*passed, key] if key == passed[0] else []
 
 
 def _is_target(text: str) -> bool:
-    """Return True if it can be used in Location as it is."""
+    """Return True if the text can be used in Location as it is."""
     if not (text.isascii() and text.isprintable()) or " " in text:
         return False
     parts = urlsplit(text)
@@ -125,11 +125,11 @@ def _is_status(text: str) -> bool:
 
 def statuses_of(texts: list[str]) -> tuple[int, ...]:
     """Return the statuses that a checked list stands for."""
-    found: set[int] = set()
+    statuses: set[int] = set()
     for text in texts:
         first = int(text[0]) * 100
-        found.update(range(first, first + 100) if text.endswith("xx") else [int(text)])
-    return tuple(sorted(found))
+        statuses.update(range(first, first + 100) if text.endswith("xx") else [int(text)])
+    return tuple(sorted(statuses))
 
 
 def text_of(file: str) -> str:

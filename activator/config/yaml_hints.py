@@ -12,13 +12,13 @@ import yaml
 
 _QUOTED: Final = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'")
 _PLACEHOLDER: Final = re.compile(r"\{(?:port|socket)\}[^\s,\[\]{}]*")
-_SHOWN: Final = re.compile(r"(--?[\w-]+=)?((\d{1,3}(\.\d{1,3}){3}|localhost)?:)?\{(?:port|socket)\}", re.ASCII)
+_SAFE_TO_SHOW: Final = re.compile(r"(--?[\w-]+=)?((\d{1,3}(\.\d{1,3}){3}|localhost)?:)?\{(?:port|socket)\}", re.ASCII)
 _BEGINS_VALUE: Final = re.compile(r"[,\[{]\s*|:\s+|^\s*-\s+")
 _NO_SPACE: Final = re.compile(r"^[\s-]*([A-Za-z_][\w.-]*):[^\s:/]")
 _TWO_COLONS: Final = re.compile(r"^[\s-]*([\w.-]+):\s+([^\s\"'\[{|>&*!#].*:\s.*)$")
 _OPEN_QUOTE: Final = re.compile(r"(?:^|[:\-,\[{])\s*([\"'])(?!.*\1)")
-_LINES_MAX: Final = 10  # before the error that are looked at
-_LINE_MAX: Final = 1_000  # characters that are looked at
+_LINES_MAX: Final = 10  # lines before the error that are searched
+_LINE_MAX: Final = 1_000  # characters of a line that are searched
 
 
 def yaml_hint(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
@@ -26,9 +26,9 @@ def yaml_hint(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
     detail = f"{error.context} {error.problem}"
     if "alias" in detail:
         return "; a value that begins with * needs quotes"
-    before = [one[:_LINE_MAX] for one in text.splitlines()[max(line - _LINES_MAX, 0) : line]][::-1]
+    before = [earlier[:_LINE_MAX] for earlier in text.splitlines()[max(line - _LINES_MAX, 0) : line]][::-1]
     near = before[:2]  # the parser may report the line after
-    if any("\t" in one[: len(one) - len(one.lstrip())] for one in near):
+    if any("\t" in earlier[: len(earlier) - len(earlier.lstrip())] for earlier in near):
         return "; indent with spaces, not with tabs"
     hint = next(filter(None, map(_value_in_line, near)), "") or _unclosed(before, line, error)
     if not hint and "mapping values are not allowed" in detail:
@@ -43,30 +43,30 @@ def yaml_hint(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
 def _value_in_line(line: str) -> str:
     """Return how to write a value with a placeholder, whose brace begins a mapping in brackets and after a quote."""
     bare = _QUOTED.sub(lambda quoted: "q" * len(quoted[0]), line)
-    found = _PLACEHOLDER.search(bare)
-    if found is None:
+    placeholder = _PLACEHOLDER.search(bare)
+    if placeholder is None:
         return ""
-    if not any(mark in line[: found.start()] for mark in "[{\"'"):
+    if not any(mark in line[: placeholder.start()] for mark in "[{\"'"):
         return ""  # in a line of words it needs no quotes
-    begins = [one.end() for one in _BEGINS_VALUE.finditer(bare, 0, found.start())]
-    value = line[begins[-1] if begins else 0 : found.end()].strip()
-    name = found[0][: found[0].index("}") + 1]
-    if not _SHOWN.fullmatch(value):
+    begins = [begin.end() for begin in _BEGINS_VALUE.finditer(bare, 0, placeholder.start())]
+    value = line[begins[-1] if begins else 0 : placeholder.end()].strip()
+    name = placeholder[0][: placeholder[0].index("}") + 1]
+    if not _SAFE_TO_SHOW.fullmatch(value):
         return f"write the whole text with {name} in quotes"
     return f'a text with {name} needs quotes: write "{value}"'
 
 
 def _unclosed(before: list[str], line: int, error: yaml.MarkedYAMLError) -> str:
     """Return which quote or bracket is not closed. `before`: the lines up to `line`, the last one first."""
-    detail, opened = f"{error.context} {error.problem}", error.context_mark
-    if opened is not None and "quoted scalar" in detail:
-        return f"the quote in line {opened.line + 1} is not closed"
-    for back, one in enumerate(before):
-        if _OPEN_QUOTE.search(_QUOTED.sub("q", one)):
-            return f"the quote in line {line - back} is not closed"
-    for kind, bracket in (("flow sequence", "["), ("flow mapping", "{")):
-        if opened is not None and kind in detail:
-            return f'the "{bracket}" in line {opened.line + 1} is not closed, or a comma is missing'
+    detail, opening = f"{error.context} {error.problem}", error.context_mark
+    if opening is not None and "quoted scalar" in detail:
+        return f"the quote in line {opening.line + 1} is not closed"
+    for distance, earlier in enumerate(before):
+        if _OPEN_QUOTE.search(_QUOTED.sub("q", earlier)):
+            return f"the quote in line {line - distance} is not closed"
+    for construct, bracket in (("flow sequence", "["), ("flow mapping", "{")):
+        if opening is not None and construct in detail:
+            return f'the "{bracket}" in line {opening.line + 1} is not closed, or a comma is missing'
     return ""
 
 

@@ -33,10 +33,10 @@ def zone_of(config: Config, environ: Mapping[str, str] | None = None) -> str:
     if not config.zone.startswith(ENVIRONMENT):
         return config.zone
     name = config.zone.removeprefix(ENVIRONMENT)
-    found = (os.environ if environ is None else environ).get(name)
-    if found is None:
+    value = (os.environ if environ is None else environ).get(name)
+    if value is None:
         raise ConfigError([f"zone: the environment variable {name} is not set: set it, empty if there is no zone"])
-    zone = found.strip()
+    zone = value.strip()
     if not is_zone(zone):
         raise ConfigError([f"zone: the environment variable {name} has another value than a zone: expected {EXPECTED}"])
     return zone
@@ -54,13 +54,13 @@ def check_zone(at: KeyPath, zone: str) -> None:
 
 def check_zones_of_pods(at: KeyPath, revision: Revision) -> None:
     """Check the zones of a revision's fixed pods, which only `prefer_zone` uses."""
-    for place, pod in at["pods"].each(revision.pods):
-        if isinstance(pod, str) or not place.sets("zone"):
+    for entry_at, pod in at["pods"].each(revision.pods):
+        if isinstance(pod, str) or not entry_at.sets("zone"):
             continue
         if not is_zone(pod.zone):
-            place["zone"].found(EXPECTED)
+            entry_at["zone"].found(EXPECTED)
         elif not revision.prefer_zone:
-            place["zone"].advise("`zone` requires `prefer_zone: true`", beside=(at["prefer_zone"],))
+            entry_at["zone"].advise("`zone` requires `prefer_zone: true`", beside=(at["prefer_zone"],))
             break  # reported once
 
 

@@ -27,6 +27,7 @@ class Tally:
         self.failures = 0
 
     def line(self, elapsed_s: float) -> str:
+        """Return the measurements as a line of JSON."""
         ordered = sorted(self.latencies_ms)
         return json.dumps(
             {
@@ -58,8 +59,9 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 async def _connection(host: str, port: int, until_s: float, tally: Tally) -> None:
-    once = True  # at least one request, however short the time
-    while once or time.monotonic() < until_s:
+    """Send at least one request, and more until `until_s`; connect again after a failure."""
+    is_first = True  # at least one request, however short the time
+    while is_first or time.monotonic() < until_s:
         try:
             reader, writer = await asyncio.open_connection(host, port)
         except OSError:
@@ -67,12 +69,12 @@ async def _connection(host: str, port: int, until_s: float, tally: Tally) -> Non
             await asyncio.sleep(0.05)
             continue
         try:
-            while once or time.monotonic() < until_s:
-                once = False
+            while is_first or time.monotonic() < until_s:
+                is_first = False
                 began_s = time.monotonic()
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    fine = await _exchange(reader, writer)
-                if fine:
+                    is_success = await _exchange(reader, writer)
+                if is_success:
                     tally.latencies_ms.append((time.monotonic() - began_s) * 1000.0)
                 else:
                     tally.failures += 1

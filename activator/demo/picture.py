@@ -22,7 +22,7 @@ from lb.tracker import EMPTY, READY, STATE_NAMES, PodTracker
 PHASES = ("ask", "process starts", "hand over", "connect", "first byte", "done")
 
 _STYLES = {"pending": "yellow", "ready": "green", "draining": "magenta", "quarantined": "red"}
-_BAR = 20
+_BAR_WIDTH = 20
 _SLOT_LINES = 4  # the demo's maximum of processes, so that the picture keeps its height
 _PHASES_IN_A_LINE = 3
 _WAITS_EVERY_S = 1.0  # the interval at which progress lines report waiting requests
@@ -85,7 +85,9 @@ class Snapshot:
         if not waited_s:
             return []
         current = 1 if self.pods() else 0
-        return [(name, f"{1000.0 * waited_s:,.0f} ms …" if at == current else "") for at, name in enumerate(PHASES)]
+        return [
+            (name, f"{1000.0 * waited_s:,.0f} ms …" if index == current else "") for index, name in enumerate(PHASES)
+        ]
 
     def _throttler(self) -> RevisionThrottler | None:
         return self._tables.throttlers.get(self._key)
@@ -99,12 +101,13 @@ class PlainLines:
 
     def __init__(self) -> None:
         self._act = ""
-        self._shown = ""
-        self._cold = False
-        self._waits_shown_s = 0.0
+        self._shown = ""  # the line of processes
+        self._has_shown_phases = False
+        self._shown_wait_s = 0.0  # the wait of the first request when it was last shown
         self._shown_s = 0.0  # when the processes were last shown
 
     def show(self, snapshot: Snapshot) -> None:
+        """Print the lines that have changed since the last call."""
         pods = snapshot.pods()
         if snapshot.act != self._act:
             self._act = snapshot.act
@@ -122,13 +125,13 @@ class PlainLines:
                 flush=True,
             )
         waited_s = snapshot.waited_s()
-        if waited_s - self._waits_shown_s >= _WAITS_EVERY_S and snapshot.queued():
-            self._waits_shown_s = waited_s
+        if waited_s - self._shown_wait_s >= _WAITS_EVERY_S and snapshot.queued():
+            self._shown_wait_s = waited_s
             print(
                 f"   {snapshot.queued()} requests wait for {snapshot.waits_for()}, {waited_s:.1f} s so far", flush=True
             )
-        if snapshot.cold_start and not self._cold:
-            self._cold = True
+        if snapshot.cold_start and not self._has_shown_phases:
+            self._has_shown_phases = True
             phases = ", ".join(f"{name} {took}" for name, took in snapshot.phases())
             print(f"   the first request's time: {phases}", flush=True)
 
@@ -158,7 +161,7 @@ def frame(snapshot: Snapshot) -> RenderableType:
         Text(""),
         _slots(snapshot),
         Text(""),
-        _line(snapshot),
+        _queue_line(snapshot),
         _client(snapshot),
         Text(""),
         _phases(snapshot),
@@ -167,26 +170,26 @@ def frame(snapshot: Snapshot) -> RenderableType:
 
 
 def _slots(snapshot: Snapshot) -> Table:
-    shown = Table("slot", "process", "state", "in flight", "", box=None, padding=(0, 2, 0, 0), expand=True)
+    table = Table("slot", "process", "state", "in flight", "", box=None, padding=(0, 2, 0, 0), expand=True)
     pods = snapshot.pods()
     for tracker in pods:
         name = STATE_NAMES[tracker.state]
-        filled = min(_BAR, _BAR * tracker.in_flight // max(tracker.limit, 1))
-        shown.add_row(
+        filled = min(_BAR_WIDTH, _BAR_WIDTH * tracker.in_flight // max(tracker.limit, 1))
+        table.add_row(
             str(tracker.slot),
             tracker.identity,
             Text(name, style=_STYLES.get(name, "")),
             f"{tracker.in_flight}/{tracker.limit}",
-            Text("█" * filled + "░" * (_BAR - filled), style="cyan"),
+            Text("█" * filled + "░" * (_BAR_WIDTH - filled), style="cyan"),
         )
     if not pods:
-        shown.add_row("", Text("no process runs", style="dim"), "", "", "")
+        table.add_row("", Text("no process runs", style="dim"), "", "", "")
     for _ in range(_SLOT_LINES - max(len(pods), 1)):
-        shown.add_row("", "", "", "", "")
-    return shown
+        table.add_row("", "", "", "", "")
+    return table
 
 
-def _line(snapshot: Snapshot) -> Text:
+def _queue_line(snapshot: Snapshot) -> Text:
     queued = snapshot.queued()
     line = Text("waiting    ")
     line.append(f"{queued:>4} requests", style="yellow" if queued else "")
@@ -208,7 +211,7 @@ def _client(snapshot: Snapshot) -> Group:
 
 def _phases(snapshot: Snapshot) -> Table:
     """Return the phases in two lines of three, as name and time."""
-    shown = Table(
+    table = Table(
         title="where the first request's time went",
         title_justify="left",
         title_style="dim",
@@ -217,9 +220,9 @@ def _phases(snapshot: Snapshot) -> Table:
         padding=(0, 2, 0, 0),
     )
     phases = snapshot.phases() or [("", "")] * len(PHASES)
-    for at in range(0, len(phases), _PHASES_IN_A_LINE):
+    for first in range(0, len(phases), _PHASES_IN_A_LINE):
         cells: list[Text] = []
-        for name, took in phases[at : at + _PHASES_IN_A_LINE]:
+        for name, took in phases[first : first + _PHASES_IN_A_LINE]:
             cells += [Text(name, style="" if took else "dim"), Text(took, style="yellow" if "…" in took else "green")]
-        shown.add_row(*cells)
-    return shown
+        table.add_row(*cells)
+    return table

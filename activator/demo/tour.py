@@ -47,7 +47,7 @@ FRAME_S = 0.1
 ACT_TIMEOUT_S = 25.0  # per act; the whole tour ends within a minute
 
 _KEY = "default/demo"
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 
 
 class FirstExchange(ExchangeObserver):
@@ -75,7 +75,7 @@ def run() -> int:
 
 def _settings() -> Settings:
     process = Process(
-        command=[sys.executable, "-I", str(_HERE / "program.py"), "{port}"],
+        command=[sys.executable, "-I", str(_FOLDER / "program.py"), "{port}"],
         max_scale=PROCESSES_MAX,
         idle=Duration(IDLE_S),
     )
@@ -92,6 +92,7 @@ def _settings() -> Settings:
 
 
 async def _tour(reaping: Reaping) -> int:
+    """Run the activator of the demo, and play the acts. Return the exit code."""
     app = App(_settings(), reaping)
     observer = FirstExchange()
     assert app.data is not None, "one worker: the picture is drawn from its table"
@@ -121,6 +122,7 @@ async def _draw(picture: Picture | PlainLines, snapshot: Snapshot) -> None:
 
 
 async def _acts(app: App, snapshot: Snapshot, observer: FirstExchange) -> dict[str, Any]:
+    """Play the four acts. Return the figures of the summary."""
     address = app.addresses[0]
     snapshot.begin(
         "1 of 4: at zero",
@@ -168,7 +170,7 @@ async def _acts(app: App, snapshot: Snapshot, observer: FirstExchange) -> dict[s
 
 async def _client(address: str, connections: int, seconds: float, snapshot: Snapshot) -> dict[str, Any]:
     """Run the client process. Return its last report."""
-    words = [sys.executable, "-I", str(_HERE / "load_client.py"), address, str(connections), str(seconds)]
+    words = [sys.executable, "-I", str(_FOLDER / "load_client.py"), address, str(connections), str(seconds)]
     child = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
     assert child.stdout is not None
     last: dict[str, Any] = {"requests": 0, "failures": 1, "p50_ms": 0.0, "p99_ms": 0.0}
@@ -187,12 +189,12 @@ async def _client(address: str, connections: int, seconds: float, snapshot: Snap
 def summary(result: dict[str, Any], snapshot: Snapshot, command: str) -> list[str]:
     """Return the lines of the summary, and of commands to try next."""
     end = "0" if snapshot.back_at_zero else "some that were not stopped"
-    world = "compiled" if result["compiled"] else "plain Python"
+    build = "compiled" if result["compiled"] else "plain Python"
     total = f"{result['requests']:,} requests"
     phases = dict(snapshot.cold_start)
     program = phases.get("process starts", 0.0)
     return [
-        f"Seen ({world}): processes 0 -> {result['max_pods']} -> {end}; {total}, {result['failures']} failures;",
+        f"Seen ({build}): processes 0 -> {result['max_pods']} -> {end}; {total}, {result['failures']} failures;",
         f"  the first waited {result['cold_start_ms']:,.0f} ms, of which the program took {program:,.0f} to start;",
         f"  under load p50 {result['p50_ms']:g} ms, p99 {result['p99_ms']:g} ms; up to {snapshot.most_queued} queued.",
         "Try next:",
@@ -210,8 +212,8 @@ def command_name(started_as: str, here: Path, python: Path) -> str:
         path = python.with_name("activator")  # started by `make demo`; the script may be installed
         if not path.exists():
             return f"{shlex.quote(str(python))} -m activator.cli"
-    found = shutil.which("activator")
-    if found is not None and Path(found).absolute() == path:
+    installed = shutil.which("activator")
+    if installed is not None and Path(installed).absolute() == path:
         return "activator"
     return shlex.quote(os.path.relpath(path, here) if path.is_relative_to(here) else str(path))
 
@@ -219,14 +221,14 @@ def command_name(started_as: str, here: Path, python: Path) -> str:
 def _phases(observer: FirstExchange, app: App, began_s: float) -> list[tuple[str, float]]:
     """Return the phases of the first request as (phase, ms)."""
     first = observer.first
-    born = app.control.processes.supervisor.first_start
-    if first is None or born is None:
+    start = app.control.processes.supervisor.first_start
+    if first is None or start is None:
         return []
-    started_s, ready_s = born
+    started_s, ready_s = start
     ends_s = (started_s, ready_s, first.granted_s, first.connected_s, first.first_byte_s, first.done_s)
     phases = []
-    before_s = first.arrived_s
+    previous_s = first.arrived_s
     for name, at_s in zip(PHASES, ends_s, strict=True):
-        phases.append((name, round((at_s - before_s) * 1000.0, 2)))
-        before_s = at_s
+        phases.append((name, round((at_s - previous_s) * 1000.0, 2)))
+        previous_s = at_s
     return phases

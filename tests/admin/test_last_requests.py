@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from activator.admin.last_requests import FOLLOW_COUNT, RequestTable, follow, json_lines, listed, place_of, report
+from activator.admin.last_requests import FOLLOW_COUNT, RequestTable, follow, json_lines, listed, parse_id, report
 from activator.admin.server import AdminServer
 from activator.telemetry.history import HISTORY_DAY_INTERVAL_S
 from tests.admin.admin_server import served
@@ -50,12 +50,12 @@ def test_what_the_admin_port_lists() -> None:
     (one,) = listed({3: {"records": [made], "evicted": 0}}, 10, 1_000.0)["requests"]
     assert (one["id"], one["time"]) == ("3-ff", "1970-01-01T00:16:38.500Z")
     assert "wait_s" not in one and "age_s" not in one and "number" not in one
-    assert place_of(one["id"]) == (3, 255)
+    assert parse_id(one["id"]) == (3, 255)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1", "1-", "-1", "1-g", "12345-1", "1-" + "f" * 16, "1-1\n", "1- 1"])
 def test_what_is_no_id(text: str) -> None:
-    assert place_of(text) == (0, 0)
+    assert parse_id(text) == (0, 0)
 
 
 @pytest.mark.parametrize(

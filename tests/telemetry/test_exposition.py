@@ -360,7 +360,7 @@ def test_pods_are_shown_of_revisions_with_a_name_only_and_their_labels_are_forgo
     _, writer = next(one for one in exposition._texts if one[0].name == "activator_pod_responses")
     for number in range(3 * LABELS_KEPT_MAX):
         writer.write([], "", [((str(number),), 1.0)])
-        assert len(writer._own) <= LABELS_KEPT_MAX
+        assert len(writer._family_labels) <= LABELS_KEPT_MAX
 
 
 class Dropping:

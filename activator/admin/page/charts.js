@@ -62,8 +62,8 @@ function round_up(value) {
 
 function line(ages_s, values, words, most, span_s, wide, high) {
   const made = scalable('polyline', words);
-  const at = (value, place) => (wide * (1 - ages_s[place] / span_s)).toFixed(1) + ',' + (high - 1 - (high - 2) * value / most).toFixed(1);
-  made.setAttribute('points', values.map((value, place) => value === null ? '' : at(value, place)).join(' '));
+  const at = (value, index) => (wide * (1 - ages_s[index] / span_s)).toFixed(1) + ',' + (high - 1 - (high - 2) * value / most).toFixed(1);
+  made.setAttribute('points', values.map((value, index) => value === null ? '' : at(value, index)).join(' '));
   return made;
 }
 function spark(past, span_s) {
@@ -77,7 +77,7 @@ function spark(past, span_s) {
 function quiet(words, values) { return words === 'line2' && !values.some(value => value) ? 'line0' : words; }  // red is for trouble
 // One chart: `series` are names and values, `words` the classes of their lines. The legend has the values under the
 // pointer, or else the last ones.
-function graph(title, series, words, shown, ages_s, span_s) {
+function graph(title, series, words, format, ages_s, span_s) {
   const made = element('figure'), head = element('figcaption'), plot = element('div', 'plot');
   const most = round_up(greatest(...series.map(([, values]) => values))), picture = drawing('curve', WIDE, HIGH);
   const pointer = scalable('line', 'pointer'), when = element('span', 'soft');
@@ -89,25 +89,25 @@ function graph(title, series, words, shown, ages_s, span_s) {
     head.append(legend[number], ' ');
   });
   head.append(when);
-  const showValues = place => series.forEach(([name, values], number) => {
-    const value = place < 0 ? [...values].reverse().find(one => one !== null) : values[place];
-    write(legend[number], name + ' ' + (value === undefined || value === null ? '–' : shown(value)));
+  const showValues = index => series.forEach(([name, values], number) => {
+    const value = index < 0 ? [...values].reverse().find(one => one !== null) : values[index];
+    write(legend[number], name + ' ' + (value === undefined || value === null ? '–' : format(value)));
   });
   const leave = () => { showValues(-1); write(when, ''); pointer.setAttribute('visibility', 'hidden'); };
   plot.addEventListener('pointermove', event => {
     const {left, width} = picture.getBoundingClientRect(), wanted_s = span_s * (1 - (event.clientX - left) / width);
-    let place = 0;
-    ages_s.forEach((age_s, number) => { if (Math.abs(age_s - wanted_s) < Math.abs(ages_s[place] - wanted_s)) place = number; });
-    const across = (WIDE * (1 - ages_s[place] / span_s)).toFixed(1);
+    let index = 0;
+    ages_s.forEach((age_s, number) => { if (Math.abs(age_s - wanted_s) < Math.abs(ages_s[index] - wanted_s)) index = number; });
+    const across = (WIDE * (1 - ages_s[index] / span_s)).toFixed(1);
     for (const [name, value] of [['x1', across], ['x2', across], ['y1', 0], ['y2', HIGH], ['visibility', 'visible']]) pointer.setAttribute(name, value);
-    showValues(place);
-    write(when, lasting(ages_s[place]) + ' ago');
+    showValues(index);
+    write(when, lasting(ages_s[index]) + ' ago');
   });
   plot.addEventListener('pointerleave', leave);
   leave();
   picture.append(pointer);
-  picture.setAttribute('aria-label', head.textContent + ', axis to ' + shown(most) + ', last ' + lasting(span_s));
-  plot.append(element('span', 'most', shown(most)), element('span', 'least', shown(0)), picture, axis(span_s));
+  picture.setAttribute('aria-label', head.textContent + ', axis to ' + format(most) + ', last ' + lasting(span_s));
+  plot.append(element('span', 'most', format(most)), element('span', 'least', format(0)), picture, axis(span_s));
   made.append(head, plot);
   return made;
 }
@@ -125,17 +125,17 @@ function timeline(lanes, span_s) {
   const made = element('div', 'lanes'), legend = element('p', 'legend');
   for (const state of ['loading', 'serving', 'leaving', 'asleep']) legend.append(element('i', 'span ' + state), state + ' ');
   for (const lane of lanes) {
-    const track = element('div', 'track'), spans = lane.spans.filter(one => one.to_age_s < span_s), told = [];
+    const track = element('div', 'track'), spans = lane.spans.filter(span => span.to_age_s < span_s), labels = [];
     if (!spans.length) continue;
-    for (const one of spans) {
-      const from_s = Math.min(one.from_age_s, span_s), part = track.appendChild(element('span', 'span ' + one.state));
+    for (const span of spans) {
+      const from_s = Math.min(span.from_age_s, span_s), part = track.appendChild(element('span', 'span ' + span.state));
       part.style.left = 100 * (1 - from_s / span_s) + '%';
-      part.style.width = 100 * (from_s - one.to_age_s) / span_s + '%';
-      part.title = one.state + ' for ' + lasting(one.from_age_s - one.to_age_s) + (one.to_age_s ? ', until ' + lasting(one.to_age_s) + ' ago' : '');
-      told.push(part.title);
+      part.style.width = 100 * (from_s - span.to_age_s) / span_s + '%';
+      part.title = span.state + ' for ' + lasting(span.from_age_s - span.to_age_s) + (span.to_age_s ? ', until ' + lasting(span.to_age_s) + ' ago' : '');
+      labels.push(part.title);
     }
     track.setAttribute('role', 'img');
-    track.setAttribute('aria-label', lane.revision + ': ' + told.join('; '));
+    track.setAttribute('aria-label', lane.revision + ': ' + labels.join('; '));
     made.append(element('span', 'lane', lane.revision), track);
   }
   if (!made.childElementCount) return element('div');
@@ -145,15 +145,15 @@ function timeline(lanes, span_s) {
 
 // --- where the time of a request went ------------------------------------------------------------------------------
 
-function phases(one, longest_s) {
-  const made = element('div', 'phases'), first_s = one.first_byte_s || one.duration_s;
-  const waited_s = one.wait_s || 0, connect_s = one.connect_s || 0, pod_s = Math.max(0, first_s - waited_s - connect_s);
-  const told = [waited_s, connect_s, pod_s, Math.max(0, one.duration_s - first_s)].map((value_s, place) => {
-    const part = made.appendChild(element('i', PHASES[place]));
+function phases(request, longest_s) {
+  const made = element('div', 'phases'), first_s = request.first_byte_s || request.duration_s;
+  const waited_s = request.wait_s || 0, connect_s = request.connect_s || 0, pod_s = Math.max(0, first_s - waited_s - connect_s);
+  const labels = [waited_s, connect_s, pod_s, Math.max(0, request.duration_s - first_s)].map((value_s, index) => {
+    const part = made.appendChild(element('i', PHASES[index]));
     part.style.width = 100 * value_s / longest_s + '%';
-    return PHASES[place] + ' ' + seconds(value_s);
+    return PHASES[index] + ' ' + seconds(value_s);
   });
-  made.title = told.join(', ');
+  made.title = labels.join(', ');
   made.append(element('span', 'unseen', made.title));
   return made;
 }

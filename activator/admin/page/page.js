@@ -48,7 +48,7 @@ COLUMNS.forEach(([name, value], number) => {
 });
 STATES.forEach(state => filter.append(element('option', '', state)));
 
-function made(key) {
+function make_row(key) {
   const row = {key, body: element('tbody'), line: element('tr'), name: element('button', 'name'), why: element('div', 'why'), cells: []};
   row.name.type = 'button';
   row.name.textContent = key;
@@ -104,25 +104,25 @@ function order() {
   write(find('#none'), rows.size ? 'No revision matches.' : 'There is no revision: the file declares none, or none was found yet.');
   write(find('#count'), shown.length === rows.size ? '' : shown.length + ' of ' + rows.size);
   if (selects(table)) return;  // moving what is selected would lose the selection
-  let place = table.tHead;
+  let previous = table.tHead;
   for (const row of shown) {
-    if (place.nextElementSibling !== row.body) {
+    if (previous.nextElementSibling !== row.body) {
       const focus = row.body.contains(document.activeElement) ? document.activeElement : null;
-      place.after(row.body);
+      previous.after(row.body);
       if (focus) focus.focus({preventScroll: true});
     }
-    place = row.body;
+    previous = row.body;
   }
 }
 function toggle(key) {
   const before = open;
   wanted = '';
   open = open === key ? '' : key;
-  for (const one of [before, open]) {
-    const row = rows.get(one);
+  for (const key_of_row of [before, open]) {
+    const row = rows.get(key_of_row);
     if (!row) continue;
-    row.name.setAttribute('aria-expanded', String(one === open));
-    if (one === open) opened(row);
+    row.name.setAttribute('aria-expanded', String(key_of_row === open));
+    if (key_of_row === open) opened(row);
     else if (row.details) { row.details.remove(); row.details = null; }
   }
   if (open) { details(); asked_ms = -Infinity; }
@@ -206,9 +206,9 @@ function draw_waiting(box, found, queued) {
   if (!found.length) return;
   const shown = element('table', 'small wraps'), head = shown.createTHead().insertRow(), body = shown.createTBody();
   for (const name of WAITING_COLUMNS) head.appendChild(element('th', '', name)).scope = 'col';
-  found.forEach((one, number) => {
+  found.forEach((request, number) => {
     const made = body.insertRow();
-    const parts = [number + 1, one.method + ' ' + one.target, lasting(one.waited_s), lasting(one.expected_s), one.user, one.level || ''];
+    const parts = [number + 1, request.method + ' ' + request.target, lasting(request.waited_s), lasting(request.expected_s), request.user, request.level || ''];
     parts.forEach((part, column) => {
       const cell = made.insertCell();
       cell.append(part);
@@ -232,7 +232,7 @@ function draw_found_pods(row) {  // few pods as a table, many as squares
   const revision = row.revision, all = [...revision.slots, ...revision.without_slot], text = row.find.value.trim().toLowerCase();
   row.find.parentNode.hidden = all.length <= PODS_LISTED && !text;
   if (all.length > PODS_LISTED && !text) { draw_slots(row, all); return; }
-  const found = all.filter(one => one.pod.toLowerCase().includes(text) || one.address.toLowerCase().includes(text));
+  const found = all.filter(pod => pod.pod.toLowerCase().includes(text) || pod.address.toLowerCase().includes(text));
   draw_pods(row, row.parts.pods, found.slice(0, PODS_LISTED));
   write(row.more, found.length > PODS_LISTED ? 'and ' + (found.length - PODS_LISTED) + ' more' : found.length || !text ? '' : 'none');
 }
@@ -244,10 +244,10 @@ function draw_pods(row, box, pods) {
     shown.append(element('tbody'));
     box.replaceChildren(shown);
   }
-  const body = box.querySelector('tbody'), seen = new Set(pods.map(one => one.pod));
-  for (const [name, one] of row.pods) if (!seen.has(name)) { one.line.remove(); row.pods.delete(name); }
-  for (const one of pods) {
-    let shown = row.pods.get(one.pod);
+  const body = box.querySelector('tbody'), seen = new Set(pods.map(pod => pod.pod));
+  for (const [name, shown] of row.pods) if (!seen.has(name)) { shown.line.remove(); row.pods.delete(name); }
+  for (const pod of pods) {
+    let shown = row.pods.get(pod.pod);
     if (!shown) {
       shown = {line: body.insertRow(), cells: [], mark: element('span'), button: element('button')};
       for (const name of POD_COLUMNS) {
@@ -258,36 +258,36 @@ function draw_pods(row, box, pods) {
       shown.cells[2].append(shown.mark);
       shown.cells[8].append(shown.button);
       shown.button.type = 'button';
-      row.pods.set(one.pod, shown);
+      row.pods.set(pod.pod, shown);
     }
-    const aside = one.reason === SET_ASIDE, path = aside ? '/enable-pod/' : '/drain-pod/', word = aside ? 'Enable' : 'Drain';
-    const limit = one.limit === undefined || one.limit >= UNLIMITED ? '' : ' / ' + one.limit;
-    const texts = [one.pod, one.address, , one.in_flight === undefined ? '' : one.in_flight + limit, one.responses || '', one.errors || '',
-      one.responses ? seconds(one.first_byte_total_s / one.responses) : '', one.reason || ''];
+    const aside = pod.reason === SET_ASIDE, path = aside ? '/enable-pod/' : '/drain-pod/', word = aside ? 'Enable' : 'Drain';
+    const limit = pod.limit === undefined || pod.limit >= UNLIMITED ? '' : ' / ' + pod.limit;
+    const texts = [pod.pod, pod.address, , pod.in_flight === undefined ? '' : pod.in_flight + limit, pod.responses || '', pod.errors || '',
+      pod.responses ? seconds(pod.first_byte_total_s / pod.responses) : '', pod.reason || ''];
     for (const number in texts) if (!selects(shown.cells[number])) write(shown.cells[number], texts[number]);
-    write(shown.mark, (aside ? 'drained' : one.state) + (one.state_age_s >= OLD_S ? ' for ' + lasting(one.state_age_s) : ''));
-    mark(shown.mark, 'pod ' + (aside ? 'draining' : one.state));
-    mark(shown.cells[5], one.errors && row.data.recent_failures ? 'bad' : '');
+    write(shown.mark, (aside ? 'drained' : pod.state) + (pod.state_age_s >= OLD_S ? ' for ' + lasting(pod.state_age_s) : ''));
+    mark(shown.mark, 'pod ' + (aside ? 'draining' : pod.state));
+    mark(shown.cells[5], pod.errors && row.data.recent_failures ? 'bad' : '');
     shown.button.hidden = row.data.program;  // `restart` and `unload` are for programs
     write(shown.button, word);
-    shown.button.setAttribute('aria-label', word + ' ' + one.pod);
-    shown.button.onclick = () => change(path + row.key + '?pod=' + encodeURIComponent(one.address), shown.button, word + ' ' + one.pod);
+    shown.button.setAttribute('aria-label', word + ' ' + pod.pod);
+    shown.button.onclick = () => change(path + row.key + '?pod=' + encodeURIComponent(pod.address), shown.button, word + ' ' + pod.pod);
   }
 }
 function draw_slots(row, slots) {
   if (!row.parts.pods.querySelector('ul')) row.parts.pods.replaceChildren(element('ul', 'slots'));
   const list = row.parts.pods.firstElementChild;
   while (list.childElementCount > Math.min(slots.length, SLOTS_SHOWN)) list.lastElementChild.remove();
-  slots.slice(0, SLOTS_SHOWN).forEach((one, number) => {
+  slots.slice(0, SLOTS_SHOWN).forEach((pod, number) => {
     let shown = list.children[number];
     if (!shown) { shown = list.appendChild(element('li')); shown.append(element('i'), element('span', 'unseen')); }
-    const in_flight = one.in_flight || 0, limit = one.limit < UNLIMITED ? Math.max(one.limit, 1) : Math.max(in_flight, 1);
-    mark(shown, 'slot ' + one.state);
+    const in_flight = pod.in_flight || 0, limit = pod.limit < UNLIMITED ? Math.max(pod.limit, 1) : Math.max(in_flight, 1);
+    mark(shown, 'slot ' + pod.state);
     shown.firstElementChild.style.height = Math.min(100 * in_flight / limit, 100) + '%';
-    const text = one.pod + ' at ' + one.address + ', ' + one.state + ', ' + in_flight + ' in flight' +
-      (one.responses ? ', ' + one.responses + ' responses, ' + one.errors + ' errors, first byte after ' +
-        seconds(one.first_byte_total_s / one.responses) : '') +
-      (one.reason ? ', ' + one.reason : '');
+    const text = pod.pod + ' at ' + pod.address + ', ' + pod.state + ', ' + in_flight + ' in flight' +
+      (pod.responses ? ', ' + pod.responses + ' responses, ' + pod.errors + ' errors, first byte after ' +
+        seconds(pod.first_byte_total_s / pod.responses) : '') +
+      (pod.reason ? ', ' + pod.reason : '');
     if (shown.title !== text) { shown.title = text; shown.lastElementChild.textContent = text; }
   });
   write(row.more, slots.length > SLOTS_SHOWN ? 'and ' + (slots.length - SLOTS_SHOWN) + ' more' : slots.length ? '' : 'none');
@@ -300,9 +300,9 @@ function draw_cold(box, phases) {
   if (!phases.length) return;
   const shown = element('table', 'small'), head = shown.appendChild(element('tr'));
   for (const name of ['phase', 'starts', 'mean', 'p50', 'p99']) head.append(element('th', '', name));
-  for (const [name, one] of phases) {
+  for (const [name, times] of phases) {
     const made = shown.appendChild(element('tr'));
-    for (const part of [name, one.count, seconds(one.mean_s), seconds(one.p50_s), seconds(one.p99_s)]) made.append(element('td', '', part));
+    for (const part of [name, times.count, seconds(times.mean_s), seconds(times.p50_s), seconds(times.p99_s)]) made.append(element('td', '', part));
   }
   box.append(element('h2', '', 'Starts from zero, by phase'), shown);
 }
@@ -335,19 +335,19 @@ async function draw_requests(row) {
   if (!found.length) return;
   const shown = element('table', 'small wraps'), head = shown.createTHead().insertRow(), body = shown.createTBody();
   for (const name of REQUEST_COLUMNS) head.appendChild(element('th', '', name)).scope = 'col';
-  const longest_s = greatest(found.map(one => one.duration_s));
-  for (const one of found) {
-    const made = body.insertRow(), tokens = one.tokens;
-    const parts = [one.time.slice(11, 19), one.method + ' ' + one.target, (one.status || '–') + ' ' + (one.reason || ''),
-      seconds(one.duration_s), phases(one, longest_s), one.first_token_s ? seconds(one.first_token_s) : '',
-      tokens ? tokens.prompt + ' + ' + tokens.completion : '', one.user || '', one.pod || ''];
+  const longest_s = greatest(found.map(request => request.duration_s));
+  for (const request of found) {
+    const made = body.insertRow(), tokens = request.tokens;
+    const parts = [request.time.slice(11, 19), request.method + ' ' + request.target, (request.status || '–') + ' ' + (request.reason || ''),
+      seconds(request.duration_s), phases(request, longest_s), request.first_token_s ? seconds(request.first_token_s) : '',
+      tokens ? tokens.prompt + ' + ' + tokens.completion : '', request.user || '', request.pod || ''];
     parts.forEach((part, number) => {
       const cell = made.insertCell();
       cell.append(part);
       if (NAMED.has(REQUEST_COLUMNS[number])) cell.dataset.name = REQUEST_COLUMNS[number];
     });
     const last = made.insertCell();
-    if (one.has_capture) { const link = last.appendChild(element('a', '', 'capture')); link.setAttribute('href', '/debug/requests/' + one.id); }
+    if (request.has_capture) { const link = last.appendChild(element('a', '', 'capture')); link.setAttribute('href', '/debug/requests/' + request.id); }
   }
   const legend = element('p', 'legend');
   for (const name of PHASES) legend.append(element('i', name), name + ' ');
@@ -356,9 +356,9 @@ async function draw_requests(row) {
 async function output(row) {
   const answer = await ask('/logs/' + row.key + '?after=' + row.after);
   if (!answer.ok || !row.log) return;
-  const got = await answer.json(), box = row.log, follows = box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
-  for (const one of got.lines) box.append(element('div', one.stream === 'stderr' ? 'busy' : '', one.process + ' | ' + one.text));
-  row.after = got.last === undefined ? row.after : got.last;
+  const answered = await answer.json(), box = row.log, follows = box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
+  for (const line of answered.lines) box.append(element('div', line.stream === 'stderr' ? 'busy' : '', line.process + ' | ' + line.text));
+  row.after = answered.last === undefined ? row.after : answered.last;
   if (!selects(box)) while (box.childElementCount > LINES_SHOWN) box.firstElementChild.remove();
   if (follows) box.scrollTop = box.scrollHeight;
 }
@@ -375,16 +375,16 @@ function in_view() {
   return found;
 }
 async function load_curves() {
-  const seen = in_view();
-  if (open && rows.get(open) && !seen.includes(rows.get(open))) seen.push(rows.get(open));
-  if (!seen.length) return;
+  const visible = in_view();
+  if (open && rows.get(open) && !visible.includes(rows.get(open))) visible.push(rows.get(open));
+  if (!visible.length) return;
   const [span_s, kept] = RANGES[range.value];
-  const query = seen.map(row => 'revision=' + encodeURIComponent(row.key)).join('&');
+  const query = visible.map(row => 'revision=' + encodeURIComponent(row.key)).join('&');
   const answer = await ask('/debug/history?range=' + kept + '&' + query);
   if (!answer.ok) return;
-  const got = await answer.json();
-  for (const row of seen) draw_curves(row, got.revisions[row.key], span_s);
-  past_groups = got.groups || {};
+  const answered = await answer.json();
+  for (const row of visible) draw_curves(row, answered.revisions[row.key], span_s);
+  past_groups = answered.groups || {};
   draw_lanes();
 }
 function within(past, span_s) {
@@ -541,7 +541,7 @@ async function poll() {
   for (const now of all.revisions) {
     keys.add(now.key);
     let row = rows.get(now.key);
-    if (!row) { row = made(now.key); rows.set(now.key, row); table.append(row.body); }
+    if (!row) { row = make_row(now.key); rows.set(now.key, row); table.append(row.body); }
     update(row, now, since_s);
   }
   for (const [key, row] of rows) if (!keys.has(key)) { row.body.remove(); rows.delete(key); if (open === key) open = ''; }

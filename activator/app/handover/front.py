@@ -14,16 +14,17 @@ import socket
 import sys
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
-UNKNOWN = 1  # the exit code if only another process knows that of the serving one
+UNKNOWN = 1  # the exit code if the process that served is no child of this one, which thus cannot know its exit code
 READ_BYTES = 4_096
 
 
 def main(descriptor: int, process: int, signals: int) -> int:
+    """Forward signals to the process that serves, until it ends. Return its exit code."""
     waking, wakeup = socket.socketpair()
     wakeup.setblocking(False)
     signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-    for one in (*FORWARDED, signal.SIGCHLD):
-        signal.signal(one, lambda number, frame: None)
+    for number in (*FORWARDED, signal.SIGCHLD):
+        signal.signal(number, lambda _number, _frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)  # the program that this one replaces has blocked them
     forward_all(process, earlier(signals))
     rest = b""
@@ -34,7 +35,7 @@ def main(descriptor: int, process: int, signals: int) -> int:
         poll = select.poll()  # select(2) takes no descriptors above 1023
         for watched in (pidfd, descriptor, waking.fileno()):
             poll.register(watched, select.POLLIN)
-        readable = [found for found, _ in poll.poll()]
+        readable = [ready for ready, _ in poll.poll()]
         os.close(pidfd)
         if descriptor in readable:
             *lines, rest = (rest + os.read(descriptor, READ_BYTES)).split(b"\n")
@@ -57,7 +58,7 @@ def opened(process: int) -> int:
 
 
 def earlier(signals: int) -> bytes:
-    """Return what the pipe holds, and close it."""
+    """Return the signal numbers in the pipe, and close it."""
     os.set_blocking(signals, False)
     try:
         return os.read(signals, READ_BYTES)
@@ -68,7 +69,7 @@ def earlier(signals: int) -> bytes:
 
 
 def forward_all(process: int, numbers: bytes) -> None:
-    """Send those of the signals that are to be forwarded."""
+    """Send the process those of the signals that are in FORWARDED."""
     for number in numbers:
         if number in FORWARDED:
             try:
@@ -91,12 +92,12 @@ def reap_all_but(process: int) -> None:
     """Wait for the children that have ended, and leave the serving process to `ended`."""
     while True:
         try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return
-        if found is None or found.si_pid == process:
+        if child is None or child.si_pid == process:
             return
-        os.waitpid(found.si_pid, os.WNOHANG)
+        os.waitpid(child.si_pid, os.WNOHANG)
 
 
 if __name__ == "__main__":

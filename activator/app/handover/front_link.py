@@ -24,17 +24,17 @@ _PROGRAM: Final = Path(front.__file__).read_text()  # at the start: an upgrade o
 
 
 class FrontLink:
-    """The end of a later process, and in the first process both.
+    """A process's end of the connection; in the first process, both ends.
 
-    `first` is the PID of the first process, and `process` of the one that serves, as the first process knows it.
+    `first` is the PID of the first process, and `process` that of the serving process, as the first process knows it.
     """
 
     def __init__(self, sock: socket.socket | None = None, first: int = 0) -> None:
         self.process = 0
         self.first = first or os.getpid()
-        self._own: socket.socket | None = None
+        self._own_end: socket.socket | None = None
         if sock is None:
-            self._own, sock = socket.socketpair()
+            self._own_end, sock = socket.socketpair()
             self._signals, self._wakeup = os.pipe()  # now: later there may be no free descriptor
         self._socket = sock
         self._rest = b""
@@ -42,7 +42,7 @@ class FrontLink:
     @property
     def is_first(self) -> bool:
         """True in the first process."""
-        return self._own is not None
+        return self._own_end is not None
 
     @property
     def descriptor(self) -> int:
@@ -63,7 +63,7 @@ class FrontLink:
         """Report that another process serves from now on."""
         self.process = process
         loop = asyncio.get_running_loop()
-        if self._own is None:
+        if self._own_end is None:
             loop.remove_reader(self._socket.fileno())
             try:
                 self._socket.sendall(b"%d\n" % process)
@@ -71,30 +71,30 @@ class FrontLink:
                 log.error("the first process %d cannot be notified: %s", self.first, error.strerror)
             return
         self._socket.close()
-        self._own.setblocking(False)
-        loop.add_reader(self._own.fileno(), self._readable, self._own)
+        self._own_end.setblocking(False)
+        loop.add_reader(self._own_end.fileno(), self._readable, self._own_end)
 
     async def become_front(self) -> int:
         """Replace this program by the front (front.py); no signal is lost. Call it last.
 
         If the interpreter has been removed, be the front in this program, and return the exit code.
         """
-        assert self._own is not None, "it is the first process"
+        assert self._own_end is not None, "only the first process becomes the front"
         loop = asyncio.get_running_loop()
-        await loop.shutdown_default_executor()  # what its threads do would be cut
-        loop.remove_reader(self._own.fileno())
-        self._own.setblocking(True)
-        self._own.set_inheritable(True)
+        await loop.shutdown_default_executor()  # `execv` would end its threads in the middle of their work
+        loop.remove_reader(self._own_end.fileno())
+        self._own_end.setblocking(True)
+        self._own_end.set_inheritable(True)
         os.set_inheritable(self._signals, True)
         os.set_blocking(self._wakeup, False)
         # Whichever thread receives a signal writes it into the pipe. A mask alone would not do: libuv's threads, and
         # those that write the output of programs, do not have it.
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         for _ in range(HANDLED_TURNS):
-            await pause(0.0)  # the loop calls the handlers of those that came before
+            await pause(0.0)  # the loop calls the handlers of signals that came before
         sys.stdout.flush()
         sys.stderr.flush()
-        arguments = (self._own.fileno(), self.process, self._signals)
+        arguments = (self._own_end.fileno(), self.process, self._signals)
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
             os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _PROGRAM, *map(str, arguments)])
@@ -103,6 +103,7 @@ class FrontLink:
         return front.main(*arguments)
 
     def _readable(self, own: socket.socket) -> None:
+        """Read the PIDs that later processes have sent; the last is that of the serving process."""
         data = own.recv(READ_BYTES)
         *lines, self._rest = (self._rest + data).split(b"\n")
         if lines:

@@ -66,8 +66,8 @@ class Successor:
             until_s = time.monotonic() + EXIT_S
             while (code := self.process.poll()) is None and time.monotonic() < until_s:
                 await pause(SETTLE_STEP_S)
-            how = str(error) if code is None else f"it ended with exit code {code}; see its log above"
-            raise UpgradeError(f"the new process did not take over: {how}") from None
+            cause = str(error) if code is None else f"it ended with exit code {code}; see its log above"
+            raise UpgradeError(f"the new process did not take over: {cause}") from None
         if isinstance(message, Refused):
             raise UpgradeError(message.problem)
         return message
@@ -76,8 +76,8 @@ class Successor:
 class Giving:
     """The hand-over from this process.
 
-    `moved(process)` is called in the turn in which its data planes leave it. `close_state` closes files that one
-    process uses at a time.
+    `moved(process)` is called in the turn in which the data planes move there. `close_state` closes files that only one
+    process may use.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Giving:
         successor = self._successor = self._start(front)
         try:
             await self._offer(successor, listening)
-            await self._state(successor)
+            await self._send_state(successor)
             if self._is_aborted:
                 raise UpgradeError("the activator is draining")
             self.is_committed = True
@@ -146,6 +146,7 @@ class Giving:
             self._successor.process.kill()
 
     def _unsupported(self) -> str:
+        """Return why this configuration cannot be handed over; empty if it can."""
         config = self._config
         if config.members.listen:
             return "`members` is set: restart the replicas one after the other, which loses no request"
@@ -156,11 +157,12 @@ class Giving:
         return ""
 
     def _start(self, front: FrontLink | None) -> Successor:
-        own, others = pair()
+        """Start the new process with a connection to it, the reaper's and the front's. Raises OSError."""
+        own_end, other_end = pair()
         reaper = self._reaping.descriptor
         connection, first = (-1, 0) if front is None else (front.descriptor, front.first)
-        passed = [one for one in (others.fileno(), reaper, connection) if one >= 0]
-        variable = f"{others.fileno()}:{reaper}:{connection}:{first}:{self._reaping.mark}"
+        passed = [descriptor for descriptor in (other_end.fileno(), reaper, connection) if descriptor >= 0]
+        variable = f"{other_end.fileno()}:{reaper}:{connection}:{first}:{self._reaping.mark}"
         try:
             process = subprocess.Popen(
                 [sys.executable, *sys.orig_argv[1:]],
@@ -170,28 +172,30 @@ class Giving:
                 start_new_session=True,  # signals of a terminal are forwarded by the front
             )
         except OSError:
-            own.close()
+            own_end.close()
             raise
         finally:
-            others.close()
+            other_end.close()
         log.info("upgrade: started the new process %d", process.pid)
-        return Successor(process, Link(own))
+        return Successor(process, Link(own_end))
 
     async def _offer(self, successor: Successor, listening: list[tuple[str, list[socket.socket]]]) -> None:
-        descriptors = [os.dup(sock.fileno()) for _, found in listening for sock in found]
-        counts = tuple([(name, len(found)) for name, found in listening])
+        """Send the listening sockets, and wait until the new process is prepared. Raises UpgradeError."""
+        descriptors = [os.dup(sock.fileno()) for _, listener_sockets in listening for sock in listener_sockets]
+        counts = tuple([(name, len(listener_sockets)) for name, listener_sockets in listening])
         successor.link.send(Offer(PROTOCOL, activator.__version__, counts, self._workers.last_number), descriptors)
         prepared = await successor.receive(PREPARE_S)
         if not isinstance(prepared, Prepared):
             raise UpgradeError(out_of_order(prepared))
         successor.version = prepared.version
         for key, kind in self._supervisor.given.keys_with_programs():
-            is_of_file = key in prepared.containers or key in prepared.keys
-            is_found = prepared.discovers and not is_of_file and self._control.containers.declares(key)
-            if not is_found and key not in (prepared.containers if kind == CONTAINER else prepared.keys):
+            in_file = key in prepared.containers or key in prepared.keys
+            by_label = prepared.discovers and not in_file and self._control.containers.declares(key)
+            if not by_label and key not in (prepared.containers if kind == CONTAINER else prepared.keys):
                 raise UpgradeError(f"{key} has running programs, and no `{kind}` in the file any more: reload first")
 
-    async def _state(self, successor: Successor) -> None:
+    async def _send_state(self, successor: Successor) -> None:
+        """Send the programs and their state, and wait until they are adopted. Raises UpgradeError."""
         self._supervisor.hold()
         until_s = self._now() + SETTLE_S
         while problem := self._supervisor.given.unsettled():
@@ -216,16 +220,16 @@ class Giving:
             raise UpgradeError(out_of_order(adopted))
 
     async def _commit(self, successor: Successor, released: Released, files: tuple[str, ...]) -> None:
-        """Make the new process the activator. Its failure from now on is not one of the upgrade."""
+        """Make the new process the activator. Its failure from now on does not undo the upgrade."""
         process = successor.process.pid
         self._moved(process)
         taken = self._supervisor.given.taken()
         self._supervisor.detach()
         self._reaping.is_shared = True
         self._manager.main_is(process)
-        names = tuple([ReleasedName(one.number, one.process, one.group) for one in released.workers])
-        wires = [one.socket.detach() for one in released.workers]
-        pidfds = [one.pidfd for one in released.workers]
+        names = tuple([ReleasedName(worker.number, worker.process, worker.group) for worker in released.workers])
+        wires = [worker.socket.detach() for worker in released.workers]
+        pidfds = [worker.pidfd for worker in released.workers]
         successor.link.send(Commit(names, released.epoch, files, taken), [*wires, *pidfds])
         try:
             await successor.link.receive(SERVE_S)

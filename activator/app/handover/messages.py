@@ -29,7 +29,7 @@ class Offer(Message, frozen=True, tag=True):
     """The first message, from the old process.
 
     `sockets`: names of listeners, and how many sockets each has; all are sent along in this order.
-    `number`: the new process gives its workers higher numbers.
+    `number`: the highest number of a worker so far; the new process gives its workers higher ones.
     """
 
     protocol: int
@@ -61,8 +61,8 @@ class State(Message, frozen=True, tag=True):
     """The programs, with their descriptors, and the incarnation numbers of revisions.
 
     `keys`: all revisions. `scales`: commands of operators to the autoscaler. `uses`: the last use of members of groups.
-    `aside`: pods that operators have drained, each with its revision. `names`: the last answers of name servers; a
-    former process may not send them.
+    `aside`: pods that operators have drained, each with its revision. `names`: the last answers of name servers; an
+    earlier version does not send them.
     """
 
     programs: HandedPrograms
@@ -79,7 +79,7 @@ class Adopted(Message, frozen=True, tag=True):
 
 
 class ReleasedName(msgspec.Struct, frozen=True, array_like=True):
-    """A worker of the old process, as `ReleasedWorker`."""
+    """A worker of the old process, as `ReleasedWorker`: its number, its PID and the ID of its process group."""
 
     number: int
     process: int
@@ -90,7 +90,7 @@ class Commit(Message, frozen=True, tag=True):
     """The new process is the activator now. The socket and the pidfd of each worker are sent along, in this order.
 
     `epoch`: that of the last view of the workers. `files`: paths of Unix sockets, to be removed at the end. `taken`:
-    programs for one request that have had it since `State`.
+    programs for one request only that have received it since `State`.
     """
 
     workers: tuple[ReleasedName, ...]
@@ -142,20 +142,20 @@ class Link:
         """Return the next message, with its descriptors, which belong to the caller. Raises GoneError."""
         try:
             async with asyncio.timeout(timeout_s):
-                found = await self._messages.get()
+                received = await self._messages.get()
         except TimeoutError:
             raise GoneError(f"no answer within {timeout_s:g} s") from None
-        if found is None:
+        if received is None:
             self._messages.put_nowait(None)
             raise GoneError(self._problem or "the other process has ended")
-        return found
+        return received
 
     def close(self) -> None:
         """Close the connection, and the descriptors that nothing has received."""
         self._wire.close()
         while not self._messages.empty():
-            found = self._messages.get_nowait()
-            self._descriptors.extend([] if found is None else found[1])
+            received = self._messages.get_nowait()
+            self._descriptors.extend([] if received is None else received[1])
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
@@ -165,8 +165,8 @@ class Link:
         self._descriptors.extend(descriptors)
         message: HandoverMessage = _DECODER.decode(data)
         if not isinstance(message, More):
-            found, self._descriptors = self._descriptors, []
-            self._messages.put_nowait((message, found))
+            received, self._descriptors = self._descriptors, []
+            self._messages.put_nowait((message, received))
 
     def _closed(self) -> None:
         self._messages.put_nowait(None)

@@ -45,7 +45,7 @@ GROUP_CHECK_S: Final = 5.0  # between two checks whether the workers of the old 
 
 
 class Inheritance:
-    """The inheritance of a new process, from its environment.
+    """The connections that a new process inherits, as its environment names them.
 
     `front`: the connection to the first process, whose PID is `first`; None without one.
     """
@@ -59,10 +59,10 @@ class Inheritance:
 
 def inheritance(environ: MutableMapping[str, str]) -> Inheritance | None:
     """Return what the process that has started this one hands over; None if it was not started by an upgrade."""
-    found = environ.pop(VARIABLE, "")
-    if not found:
+    variable = environ.pop(VARIABLE, "")
+    if not variable:
         return None
-    link, reaper, front, first, mark = found.split(":")
+    link, reaper, front, first, mark = variable.split(":")
     for descriptor in (int(link), int(reaper), int(front)):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
@@ -78,7 +78,7 @@ class Takeover:
         self._reaping = given.reaping
         self._state: State | None = None
         self._received: Received | None = None
-        self._groups: set[int] = set()
+        self._groups: set[int] = set()  # process groups of former workers
 
     async def begin(self, pool: WorkerPool) -> None:
         """Inherit the listening sockets."""
@@ -89,17 +89,21 @@ class Takeover:
             raise StartError(
                 f"version {activator.__version__} cannot take over from version {offer.version}: restart the activator"
             )
-        given = iter(descriptors)
+        sockets_given = iter(descriptors)
         sockets.inherit([
-            (name, [socket.socket(fileno=next(given)) for _ in range(count)]) for name, count in offer.sockets
+            (name, [socket.socket(fileno=next(sockets_given)) for _ in range(count)]) for name, count in offer.sockets
         ])  # fmt: skip
         pool.await_former(offer.number + NUMBERS_LEFT)
 
     async def take_over(self, config: Config, processes: ProcessSource, pool: WorkerPool) -> None:
         """Report that this process is prepared, and continue the programs when their revisions are set."""
         sockets.close_inherited()  # those of addresses that the new configuration does not have
-        keys = tuple([f"{one.namespace}/{one.name}" for one in config.revisions if one.process is not None])
-        containers = tuple([f"{one.namespace}/{one.name}" for one in config.revisions if one.container is not None])
+        keys = tuple(
+            [f"{revision.namespace}/{revision.name}" for revision in config.revisions if revision.process is not None]
+        )
+        containers = tuple(
+            [f"{revision.namespace}/{revision.name}" for revision in config.revisions if revision.container is not None]
+        )
         self._link.send(Prepared(activator.__version__, keys, containers, config.containers.discover))
         state, descriptors = await self._receive()
         if not isinstance(state, State):
@@ -115,7 +119,7 @@ class Takeover:
     @property
     def has_untaken(self) -> bool:
         """True if programs were handed over whose revisions are not set yet."""
-        return self._received is not None and any(one.programs for one in self._received.fleets.values())
+        return self._received is not None and any(fleet.programs for fleet in self._received.fleets.values())
 
     @property
     def aside(self) -> tuple[tuple[str, str], ...]:
@@ -136,19 +140,19 @@ class Takeover:
             raise StartError(out_of_order(commit))
         count = len(commit.workers)
         workers = [
-            ReleasedWorker(one.number, one.process, one.group, socket.socket(fileno=wire), pidfd)
-            for one, wire, pidfd in zip(commit.workers, descriptors[:count], descriptors[count:], strict=True)
+            ReleasedWorker(worker.number, worker.process, worker.group, socket.socket(fileno=wire), pidfd)
+            for worker, wire, pidfd in zip(commit.workers, descriptors[:count], descriptors[count:], strict=True)
         ]
         supervisor = processes.supervisor
         self._reaping.own()
-        supervisor.own(one.process for one in workers)
+        supervisor.own(worker.process for worker in workers)
         supervisor.have_been_taken(commit.taken)
         take_files(commit.files)
         for path in commit.files:
             if f"{UNIX}{path}" not in listening:  # the new configuration does not have it
                 remove_file(f"{UNIX}{path}")
         dropped = [key for key in self._state.keys if key not in keys]
-        self._groups = {one.group for one in workers if one.group}
+        self._groups = {worker.group for worker in workers if worker.group}
         for group in self._groups:
             self._reaping.handed_over(group)
         await pool.take_in(Released(workers, commit.epoch), dropped)
@@ -157,7 +161,7 @@ class Takeover:
         supervisor.release()
 
     def serving(self, pool: WorkerPool) -> None:
-        """Make the old process accept no more connections: this one does."""
+        """Make the old process stop accepting connections, and report that this one serves."""
         pool.retire_former()
         self._link.send(Serving())
 

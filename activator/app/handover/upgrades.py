@@ -1,4 +1,4 @@
-"""Upgrades as the running program sees them: how it began, and how it ends."""
+"""The upgrades of the running program: it may replace an earlier process, and be replaced by a later one."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ class Upgrades:
         self.is_possible = False  # this is `activator run`, whose command line can be repeated
         self.is_under_way = False
         self.has_moved = False  # another process is the activator
-        self._process = 0  # the PID of that one
+        self._successor_pid = 0  # the PID of that process
         self._giving: Giving | None = None  # while an upgrade is under way
         self._signals: list[int] = []  # to be forwarded once another process is the activator
 
     def own_front(self) -> FrontLink | None:
-        """Return the front that this process is to become: it stays for the program that has started it."""
+        """Return the front that this process is to become; None if it still serves, or is not the first process."""
         return self.front if self.has_moved and self.front is not None and self.front.is_first else None
 
     # --- replacing another process ---
@@ -163,6 +163,7 @@ class Upgrades:
         return await asyncio.shield(self._tasks.start("upgrade", self._run()))
 
     async def _run(self) -> dict[str, Any]:
+        """Hand over to a new process, or continue. Return the outcome, as `run` does."""
         app = self._app
         why = self._why_not()
         if why:
@@ -236,13 +237,13 @@ class Upgrades:
         return {"problems": [problem]}
 
     def forward(self, number: int) -> bool:
-        """Send a signal to the process that replaces this one, as soon as it does; False if there is none."""
+        """Send a signal to the process that replaces this one, once it is the activator; False if there is none."""
         if not self.has_moved:
             if self._giving is not None and self._giving.is_committed:
                 self._signals.append(number)
                 return True
             return False
-        process = self._process if self.front is None else self.front.process
+        process = self._successor_pid if self.front is None else self.front.process
         try:
             os.kill(process, number)
         except ProcessLookupError:
@@ -261,13 +262,14 @@ class Upgrades:
         return False
 
     async def requests_ended(self) -> None:
-        """Return when the requests of this process have ended."""
+        """Wait until the requests of this process have ended."""
         workers = self._app.workers
         if isinstance(workers, OneWorker) and workers.worker is not None:
             await workers.worker.ended
 
     def _moved(self, process: int) -> None:
-        self.has_moved, self._process = True, process
+        """Note that another process is the activator, and forward to it the signals that came before."""
+        self.has_moved, self._successor_pid = True, process
         self._app.disconnect()
         if self.front is not None:
             self.front.serves(process)

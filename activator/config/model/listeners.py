@@ -130,7 +130,7 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
     keys: Annotated[bool, doc("`false`: requests need none of the `keys`; known ones count.", False)] = True
 
     def is_secure(self) -> bool:
-        """Return True if it serves TLS."""
+        """Return True if the listener serves TLS."""
         return bool(self.certificate or self.certificates)
 
 
@@ -152,11 +152,11 @@ def _with_port(listener: Listener, ports: set[int]) -> Listener:
     return msgspec.structs.replace(listener, redirect=Redirect(redirect.port or min(ports), redirect.status))
 
 
-def address_of_listener(wanted: str | Listener | AdminListener) -> str:
+def address_of_listener(setting: str | Listener | AdminListener) -> str:
     """Return the address to listen on, whichever form the setting has."""
-    if isinstance(wanted, AdminListener):
-        return wanted.address or wanted.listen
-    return wanted if isinstance(wanted, str) else wanted.address
+    if isinstance(setting, AdminListener):
+        return setting.address or setting.listen
+    return setting if isinstance(setting, str) else setting.address
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

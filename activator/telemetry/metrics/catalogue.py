@@ -152,7 +152,9 @@ def _bounds() -> str:
     for family in _FAMILIES:
         if family.bounds:
             names.setdefault(family.bounds, []).append(f"`{family.name}`")
-    rows = [f"- {', '.join(of)}: {', '.join(f'{bound:g}' for bound in bounds)}" for bounds, of in names.items()]
+    rows = [
+        f"- {', '.join(metrics)}: {', '.join(f'{bound:g}' for bound in bounds)}" for bounds, metrics in names.items()
+    ]
     return "\n".join(rows) + "\n"
 
 

@@ -9,6 +9,8 @@ from activator.telemetry.metrics.families import Family, Kind, Row, counter, gau
 
 
 class StreamView(Protocol):
+    """The connection to Knative's autoscaler."""
+
     is_connected: bool
     connections_total: int
     errors_total: int
@@ -17,10 +19,14 @@ class StreamView(Protocol):
 
 
 class FallbackView(Protocol):
+    """The switches of revisions from pod addresses to a Service."""
+
     fallbacks_total: int
 
 
 class ScaleView(Protocol):
+    """The starts from zero in place of the autoscaler."""
+
     scaled_total: int
 
 
@@ -58,6 +64,8 @@ class KnativeView(ClusterView, Protocol):
 
 
 class DiagnosticsView(Protocol):
+    """The lists of pods that explain why none is ready."""
+
     lists_total: int
     errors_total: int
 

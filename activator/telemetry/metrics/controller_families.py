@@ -37,10 +37,11 @@ _PERSISTENT = ", ".join(kind.value for kind in ErrorType if not kind.is_transien
 
 
 def _each(read: Callable[[ControllerCounts], float]) -> Callable[[Controllers], Iterable[Row]]:
+    """Return the `read` function of a family with one value for each controller."""
     return lambda controllers: [((name,), float(read(counts))) for name, counts in controllers.counts.items()]
 
 
-def _times(read: Callable[[ControllerCounts], Histogram]) -> Callable[[Controllers], Iterable[Row]]:
+def _each_histogram(read: Callable[[ControllerCounts], Histogram]) -> Callable[[Controllers], Iterable[Row]]:
     return lambda controllers: [((name,), Distribution.of(read(counts))) for name, counts in controllers.counts.items()]
 
 
@@ -86,7 +87,7 @@ def _gauge(name: str, text: str, read: Callable[[ControllerCounts], float]) -> F
 def _histogram(
     name: str, text: str, read: Callable[[ControllerCounts], Histogram], bounds: tuple[float, ...]
 ) -> Family[Controllers]:
-    return Family(name, Kind.HISTOGRAM, text, _times(read), _LABEL, (CONTROLLERS,), bounds)
+    return Family(name, Kind.HISTOGRAM, text, _each_histogram(read), _LABEL, (CONTROLLERS,), bounds)
 
 
 CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (

@@ -69,10 +69,10 @@ class Exposition:
             reading.add(revision)
             if number % READ_PER_SLICE == 0:
                 yield b""
-        ended = False
+        has_end_line = False
         for metric in self._program_metrics():
             text = encode(SingleMetricCollector(metric))
-            ended = text.endswith(_END_OF_OPENMETRICS)
+            has_end_line = text.endswith(_END_OF_OPENMETRICS)
             yield text.removesuffix(_END_OF_OPENMETRICS)
         for family, writer in self._texts:
             if family.kind is Kind.HISTOGRAM and not self.histograms:
@@ -80,7 +80,7 @@ class Exposition:
             description = encode(SingleMetricCollector(family.metric(REVISION_LABELS)))
             yield description.removesuffix(_END_OF_OPENMETRICS)
             yield from samples_of(reading, self._roster.others_text, family, writer, exemplars)
-        if ended:
+        if has_end_line:
             yield _END_OF_OPENMETRICS
 
     def _program_metrics(self) -> Iterator[Metric]:

@@ -66,17 +66,17 @@ class Family(NamedTuple, Generic[Source]):
 
     def folded(self, rows: Iterable[Row]) -> list[Row]:
         """Merge rows that have the same labels."""
-        found: dict[tuple[str, ...], Value] = {}
+        merged: dict[tuple[str, ...], Value] = {}
         for labels, value in rows:
-            before = found.get(labels)
-            found[labels] = value if before is None else self._fold(before, value)
-        return list(found.items())
+            earlier = merged.get(labels)
+            merged[labels] = value if earlier is None else self._fold(earlier, value)
+        return list(merged.items())
 
-    def _fold(self, one: Value, other: Value) -> Value:
-        if isinstance(one, Distribution) and isinstance(other, Distribution):
-            return one.plus(other)
-        assert isinstance(one, float) and isinstance(other, float), f"{self.name}: rows of two kinds"
-        return max(one, other) if self.fold is Aggregation.MAX else one + other
+    def _fold(self, first: Value, second: Value) -> Value:
+        if isinstance(first, Distribution) and isinstance(second, Distribution):
+            return first.plus(second)
+        assert isinstance(first, float) and isinstance(second, float), f"{self.name}: rows of two kinds"
+        return max(first, second) if self.fold is Aggregation.MAX else first + second
 
 
 def add(metric: Metric, labels: tuple[str, ...], value: Value) -> None:
@@ -90,18 +90,18 @@ def add(metric: Metric, labels: tuple[str, ...], value: Value) -> None:
         metric.add_metric(labels, value)
 
 
-def one(read: Callable[[Source], float]) -> Callable[[Source], list[Row]]:
+def single_row(read: Callable[[Source], float]) -> Callable[[Source], list[Row]]:
     """Return the `read` function of a family without labels of its own."""
     return lambda source: [((), float(read(source)))]
 
 
 def counter(name: str, text: str, read: Callable[[Source], float], why: str = "") -> Family[Source]:
     """Return a counter without labels of its own."""
-    return Family(name, Kind.COUNTER, text, one(read), why=why)
+    return Family(name, Kind.COUNTER, text, single_row(read), why=why)
 
 
 def gauge(
     name: str, text: str, read: Callable[[Source], float], fold: Aggregation = Aggregation.SUM, why: str = ""
 ) -> Family[Source]:
     """Return a gauge without labels of its own."""
-    return Family(name, Kind.GAUGE, text, one(read), fold=fold, why=why)
+    return Family(name, Kind.GAUGE, text, single_row(read), fold=fold, why=why)

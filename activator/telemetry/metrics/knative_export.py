@@ -49,36 +49,37 @@ class KnativeExporter:
         self._tasks = tasks
         self._wall_ns = wall_ns
         self._started_ns = wall_ns()
-        self._wanted = OFF
+        self._settings = OFF
         self._task: asyncio.Task[None] | None = None
         self.address = ""  # the address of the port, while it is open
         self.listening = asyncio.Event()  # set while the port is open with the current settings
         self.failed_total = 0  # batches that were not accepted
 
-    def set(self, wanted: KnativeExport) -> None:
+    def set(self, settings: KnativeExport) -> None:
         """Apply the settings now."""
-        if wanted == self._wanted:
+        if settings == self._settings:
             return
-        self._wanted = wanted
-        self._proxy.measurer = None if wanted.protocol == "none" else self._requests
+        self._settings = settings
+        self._proxy.measurer = None if settings.protocol == "none" else self._requests
         self.listening.clear()
         former = self._task
         self._task = None
         if former is not None:
             former.cancel()
-        if wanted.protocol == "prometheus":
-            self._task = self._tasks.start("knative metrics", self._serve(wanted, former))
-        elif wanted.protocol == "http/protobuf":
-            self._task = self._tasks.start("knative metrics", self._send(wanted))
+        if settings.protocol == "prometheus":
+            self._task = self._tasks.start("knative metrics", self._serve(settings, former))
+        elif settings.protocol == "http/protobuf":
+            self._task = self._tasks.start("knative metrics", self._send(settings))
 
-    async def _serve(self, wanted: KnativeExport, former: asyncio.Task[None] | None) -> None:
+    async def _serve(self, settings: KnativeExport, former: asyncio.Task[None] | None) -> None:
+        """Serve the metrics on a port until the task is cancelled."""
         if former is not None:
             await asyncio.wait([former])  # it may hold the port
         application = web.Application()
         application.add_routes([web.get("/metrics", self._answer)])
         runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         try:
-            sock = bind(wanted.endpoint or KNATIVE_PROMETHEUS_ADDRESS)
+            sock = bind(settings.endpoint or KNATIVE_PROMETHEUS_ADDRESS)
         except StartError as error:
             log.error("Knative's metrics: %s", error)
             return
@@ -99,17 +100,18 @@ class KnativeExporter:
         slices, content_type = self._metrics.render()
         return await answer_in_slices(request, slices, content_type)
 
-    async def _send(self, wanted: KnativeExport) -> None:
+    async def _send(self, settings: KnativeExport) -> None:
+        """Send the metrics to a collector, once per interval, until the task is cancelled."""
         # Imported only if metrics are exported.
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import MetricExportResult
         from opentelemetry.sdk.resources import Resource
 
-        exporter = OTLPMetricExporter(endpoint=wanted.endpoint or None, timeout=KNATIVE_EXPORT_TIMEOUT_S)
+        exporter = OTLPMetricExporter(endpoint=settings.endpoint or None, timeout=KNATIVE_EXPORT_TIMEOUT_S)
         resource = Resource.create({"service.name": "activator"})
 
         async def send_once() -> None:
-            await pause(float(wanted.export_interval))
+            await pause(float(settings.export_interval))
             await self._gather()
             reading = self._metrics.begin()
             for _ in reading.fill():
@@ -118,7 +120,7 @@ class KnativeExporter:
             result = await asyncio.to_thread(exporter.export, data)
             if result is not MetricExportResult.SUCCESS:
                 self.failed_total += 1
-                log.warning("Knative's metrics could not be sent to %s", wanted.endpoint or "the collector")
+                log.warning("Knative's metrics could not be sent to %s", settings.endpoint or "the collector")
 
         try:
             await keep_running(send_once, self._failed)
@@ -127,4 +129,4 @@ class KnativeExporter:
 
     def _failed(self, error: Exception) -> float:
         self._tasks.on_error("knative metrics", error)
-        return 0.0  # the next batch is an interval away
+        return 0.0  # seconds before the next attempt, which itself waits for the interval

@@ -59,8 +59,8 @@ class Described(NamedTuple):
         return self.name.replace(".", "_") + _UNITS.get(self.unit, "")
 
     def family(self, labels: tuple[str, ...] = ()) -> Metric:
-        made = {Kind.COUNTER: CounterMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
-        metric: Metric = made.get(self.kind, GaugeMetricFamily)(self.prometheus_name, self.text, labels=labels)
+        families = {Kind.COUNTER: CounterMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
+        metric: Metric = families.get(self.kind, GaugeMetricFamily)(self.prometheus_name, self.text, labels=labels)
         return metric
 
 
@@ -165,15 +165,15 @@ class KnativeMetrics:
         for described, points in reading.points():
             yield generate_latest(SingleMetricCollector(described.family()))
             lines = 0
-            some: list[Point] = []
+            batch: list[Point] = []
             for point in points:
-                some.append(point)
+                batch.append(point)
                 lines += len(point[1].buckets) if isinstance(point[1], Distribution) else 1
                 if lines >= SAMPLES_PER_SLICE // 10:  # the library takes 5 us per line
-                    yield _samples(described, some)
+                    yield _samples(described, batch)
                     lines = 0
-                    some.clear()
-            yield _samples(described, some)
+                    batch.clear()
+            yield _samples(described, batch)
 
 
 class KnativeReading:
@@ -221,32 +221,35 @@ class KnativeReading:
                 yield measure.described, iter([({"peer": "autoscaler"}, measure.read(self._cluster))])
 
     def _of_revisions(self, measure: Measure) -> Iterator[Point]:
-        full = measure is CONCURRENCY
+        with_service = measure is CONCURRENCY
         for revision in self._named:
-            yield _revision_attributes(revision, full), measure.read(revision)
+            yield _revision_attributes(revision, with_service), measure.read(revision)
         if measure in self._others:
-            yield _other_attributes(full), self._others[measure]
+            yield _other_attributes(with_service), self._others[measure]
 
     def _of_requests(self, measure: Measure) -> Iterator[Point]:
         """Yield the values of request metrics; requests without a revision lack the revision's attributes."""
         for key, series in self._requests.read(self._attributes.keys()):
-            of = _other_attributes(True) if key == OTHER else self._attributes.get(key, {})
+            revision_attributes = _other_attributes(True) if key == OTHER else self._attributes.get(key, {})
             value = measure.read(series)
-            yield {**series.attributes(), **of}, value if isinstance(value, Distribution) else Distribution.of(value)
+            yield (
+                {**series.attributes(), **revision_attributes},
+                value if isinstance(value, Distribution) else Distribution.of(value),
+            )
 
 
-def _revision_attributes(revision: RevisionStatistics, full: bool) -> Attributes:
+def _revision_attributes(revision: RevisionStatistics, with_service: bool) -> Attributes:
     namespace, name = labels_of(revision)
-    found: Attributes = {"k8s.namespace.name": namespace, "kn.revision.name": name}
-    if full:
-        found["kn.service.name"] = revision.knative.service
-        found["kn.configuration.name"] = revision.knative.configuration
-    return found
+    attributes: Attributes = {"k8s.namespace.name": namespace, "kn.revision.name": name}
+    if with_service:
+        attributes["kn.service.name"] = revision.knative.service
+        attributes["kn.configuration.name"] = revision.knative.configuration
+    return attributes
 
 
-def _other_attributes(full: bool) -> Attributes:
-    found: Attributes = {"k8s.namespace.name": OTHER, "kn.revision.name": OTHER}
-    return {**found, "kn.service.name": OTHER, "kn.configuration.name": OTHER} if full else found
+def _other_attributes(with_service: bool) -> Attributes:
+    attributes: Attributes = {"k8s.namespace.name": OTHER, "kn.revision.name": OTHER}
+    return {**attributes, "kn.service.name": OTHER, "kn.configuration.name": OTHER} if with_service else attributes
 
 
 def _samples(described: Described, points: list[Point]) -> bytes:
@@ -255,9 +258,9 @@ def _samples(described: Described, points: list[Point]) -> bytes:
     by_labels: dict[tuple[str, ...], list[Point]] = {}
     for point in points:
         by_labels.setdefault(tuple(point[0]), []).append(point)
-    for names, some in by_labels.items():
+    for names, batch in by_labels.items():
         metric = described.family(tuple(name.replace(".", "_") for name in names))
-        for attributes, value in some:
+        for attributes, value in batch:
             add(
                 metric, tuple(map(str, attributes.values())), value if isinstance(value, Distribution) else float(value)
             )
@@ -275,22 +278,22 @@ def otlp_data(reading: KnativeReading, resource: Any, started_ns: int, now_ns: i
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     cumulative = sdk.AggregationTemporality.CUMULATIVE
-    made = []
+    metrics = []
     for described, values in reading.points():
         data: Any
         if described.kind is Kind.HISTOGRAM:
             points = [_histogram_point(attributes, value, started_ns, now_ns) for attributes, value in values]
             data = sdk.Histogram(points, cumulative)
         else:
-            numbers = [sdk.NumberDataPoint(of, started_ns, now_ns, value) for of, value in values]  # type: ignore[arg-type]
+            numbers = [sdk.NumberDataPoint(attributes, started_ns, now_ns, value) for attributes, value in values]  # type: ignore[arg-type]
             data = (
                 sdk.Gauge(numbers)
                 if described.kind is Kind.GAUGE
                 else sdk.Sum(numbers, cumulative, is_monotonic=described.kind is Kind.COUNTER)
             )
-        made.append(sdk.Metric(described.name, described.text, described.unit, data))
+        metrics.append(sdk.Metric(described.name, described.text, described.unit, data))
     scope = InstrumentationScope("knative.dev/serving/pkg/activator")
-    return sdk.MetricsData([sdk.ResourceMetrics(resource, [sdk.ScopeMetrics(scope, made, "")], "")])
+    return sdk.MetricsData([sdk.ResourceMetrics(resource, [sdk.ScopeMetrics(scope, metrics, "")], "")])
 
 
 def _histogram_point(attributes: Attributes, value: Value, started_ns: int, now_ns: int) -> Any:
@@ -298,7 +301,7 @@ def _histogram_point(attributes: Attributes, value: Value, started_ns: int, now_
 
     assert isinstance(value, Distribution)
     counts = [count for _, count in value.buckets]
-    own = [count - before for count, before in zip(counts, [0, *counts[:-1]], strict=True)]
+    bucket_counts = [count - before for count, before in zip(counts, [0, *counts[:-1]], strict=True)]
     bounds = [bound for bound, _ in value.buckets[:-1]]
     return HistogramDataPoint(
         attributes,
@@ -306,7 +309,7 @@ def _histogram_point(attributes: Attributes, value: Value, started_ns: int, now_
         now_ns,
         counts[-1],
         value.total,
-        own,
+        bucket_counts,
         bounds,
         None,  # type: ignore[arg-type]  # min and max are optional, and not recorded
         None,  # type: ignore[arg-type]

@@ -91,13 +91,13 @@ class KnativeRequests(ExchangeObserver):
 
     def take_changed(self) -> list[tuple[str, RequestSeries]]:
         """Return every series that has counted a request since the last call, with its key as in `read`."""
-        found: list[tuple[str, RequestSeries]] = []
+        changed: list[tuple[str, RequestSeries]] = []
         for key, by_combination in self._revisions.items():
             for series in by_combination.values():
                 if series.has_changed:
                     series.has_changed = False
-                    found.append((key, series))
-        return found
+                    changed.append((key, series))
+        return changed
 
     def forget_others(self, revisions: AbstractSet[str]) -> None:
         """Delete the counts of all revisions but these."""
@@ -105,24 +105,25 @@ class KnativeRequests(ExchangeObserver):
             del self._revisions[key]
 
     def _series(self, exchange: Exchange, client: ClientStream) -> RequestSeries:
+        """Return the series that counts this request."""
         key = exchange.revision_key()
-        of = self._revisions.get(key)
-        if of is None:
+        by_combination = self._revisions.get(key)
+        if by_combination is None:
             if len(self._revisions) >= self._revisions_max:
                 key = OTHER
-            of = self._revisions.setdefault(key, {})
+            by_combination = self._revisions.setdefault(key, {})
         head = exchange.head
         method = head.method if head.method in _METHODS else _OTHER_METHOD
         status = status_of(exchange)
         secure, protocol = client.secure(), client.protocol()
         combination = (method, secure, head.authority, protocol, status)
-        found = of.get(combination)
-        if found is None and len(of) >= self._series_max:
-            combination = less_distinguished(combination)
-            found = of.get(combination)
-        if found is None:
-            found = of[combination] = RequestSeries(combination)
-        return found
+        series = by_combination.get(combination)
+        if series is None and len(by_combination) >= self._series_max:
+            combination = coarser(combination)
+            series = by_combination.get(combination)
+        if series is None:
+            series = by_combination[combination] = RequestSeries(combination)
+        return series
 
 
 def attributes_of(combination: Combination) -> dict[str, str | int]:
@@ -130,7 +131,7 @@ def attributes_of(combination: Combination) -> dict[str, str | int]:
     method, secure, authority, protocol, status = combination
     host, port = _host_and_port(printable(authority))
     name, _, version = protocol.partition("/")
-    found: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "http.request.method": method.decode("ascii"),
         "url.scheme": "https" if secure else "http",
         "server.address": host,
@@ -138,14 +139,14 @@ def attributes_of(combination: Combination) -> dict[str, str | int]:
         "network.protocol.version": "2.0" if version == "2" else version,  # the instrumentation's spelling
     }
     if port and port != (443 if secure else 80):
-        found["server.port"] = port
+        attributes["server.port"] = port
     if status:
-        found["http.response.status_code"] = status
-    return found
+        attributes["http.response.status_code"] = status
+    return attributes
 
 
-def less_distinguished(combination: Combination) -> Combination:
-    """Return the combination under which one beyond the limit is counted."""
+def coarser(combination: Combination) -> Combination:
+    """Return the combination under which those beyond KNATIVE_SERIES_MAX are counted."""
     _, secure, _, protocol, status = combination
     return _OTHER_METHOD, secure, OTHER.encode(), protocol, status // 100 * 100
 

@@ -26,6 +26,7 @@ class MemoryFigures(NamedTuple):
 
 
 def _memory(figures: MemoryFigures) -> Iterable[Row]:
+    """Yield the memory of each revision by resource, and the sums of those without rows of their own."""
     for key, use in figures.uses[:METRICS_REVISIONS_MAX]:
         namespace, _, revision = key.partition("/")
         for resource, amount in use.items():

@@ -58,7 +58,7 @@ class NamedRevisions:
         self.others_text = pairs_text(labels, OTHER)
         self._label_names = labels
         self._families = families
-        self._lasting = tuple(family for family in families if family.kind is not Kind.GAUGE)
+        self._without_gauges = tuple(family for family in families if family.kind is not Kind.GAUGE)
         self._named_max = named_max
         self._named: dict[int, str] = {}  # labels as text, by incarnation
         self._others: set[int] = set()  # incarnations
@@ -69,7 +69,7 @@ class NamedRevisions:
         """Begin a reading."""
         for statistics in self._ended:
             self._others.discard(statistics.incarnation)
-            fold(self._removed, self._lasting, statistics)
+            fold(self._removed, self._without_gauges, statistics)
         self._ended.clear()
         return Reading(self, self._families, self._removed, set(self._others))
 

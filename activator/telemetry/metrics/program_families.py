@@ -65,8 +65,8 @@ def _user_tokens(program: Program) -> list[Row]:
 def _user_use(program: Program) -> list[Row]:
     return [
         ((name, limit), float(used))
-        for name, both in sorted(program.data.user_use.items())
-        for limit, used in zip(USED_LIMITS, both, strict=True)
+        for name, amounts in sorted(program.data.user_use.items())
+        for limit, used in zip(USED_LIMITS, amounts, strict=True)
     ]
 
 
@@ -110,7 +110,7 @@ def _reports(program: Program) -> list[Row]:
 
 def _report_validations(program: Program) -> list[Row]:
     counts = {} if program.intake is None else program.intake.validation_totals
-    return [((found.value,), float(count)) for found, count in counts.items()]
+    return [((outcome.value,), float(count)) for outcome, count in counts.items()]
 
 
 CLIENTS: tuple[Family[Program], ...] = (
@@ -372,7 +372,7 @@ CONTROL: tuple[Family[Program], ...] = (
         "Pods that were probed after they had reported ready, by outcome.",
         _report_validations,
         ("outcome",),
-        (tuple(found.value for found in ProbeOutcome),),
+        (tuple(outcome.value for outcome in ProbeOutcome),),
         why="`activator_pod_ready_validations_total` covers pods with a slot; these have none yet.",
     ),
     Family(

@@ -25,7 +25,7 @@ from activator.telemetry.metrics.knative_requests import (
     KnativeRequests,
     RequestSeries,
     attributes_of,
-    less_distinguished,
+    coarser,
 )
 from activator.telemetry.request_hooks import RequestHooks
 
@@ -65,9 +65,9 @@ class RequestCounter:
         self.requests = KnativeRequests(failed)
         self._proxy = proxy
 
-    def set(self, wanted: KnativeExport) -> None:
+    def set(self, settings: KnativeExport) -> None:
         """Apply the settings now."""
-        self._proxy.measurer = None if wanted.protocol == "none" else self.requests
+        self._proxy.measurer = None if settings.protocol == "none" else self.requests
 
 
 class CountedRequests(Protocol):
@@ -92,7 +92,7 @@ class RequestReader(Protocol):
         """Yield the series as `KnativeRequests.read` does."""
 
 
-Name = tuple[str, Combination]
+Name = tuple[str, Combination]  # the key of a revision, and a combination; it names one series
 
 
 class WorkersRequests:
@@ -107,43 +107,43 @@ class WorkersRequests:
 
     def received(self, worker: int, series: tuple[RequestCounts, ...]) -> None:
         """Record the totals that a worker has sent."""
-        known = self._of_workers.setdefault(worker, {})
-        for one in series:
-            known[one.key, one.combination] = one
-            self._name_of(one)
+        by_name = self._of_workers.setdefault(worker, {})
+        for counts in series:
+            by_name[counts.key, counts.combination] = counts
+            self._name_of(counts)
 
     def worker_ended(self, worker: int) -> None:
         """Move the totals of a worker that has ended to the permanent sums."""
-        for one in self._of_workers.pop(worker, {}).values():
-            self._add(self._ended, one)
+        for counts in self._of_workers.pop(worker, {}).values():
+            self._add(self._ended, counts)
 
     def read(self, revisions: AbstractSet[str]) -> Iterator[tuple[str, RequestCounts]]:
         self.forget_others(revisions)
         sums = dict(self._ended)
-        for known in list(self._of_workers.values()):
-            for one in known.values():
-                self._add(sums, one)
-        for (key, _), one in sums.items():
-            yield key, one
+        for by_name in list(self._of_workers.values()):
+            for counts in by_name.values():
+                self._add(sums, counts)
+        for (key, _), counts in sums.items():
+            yield key, counts
 
-    def _add(self, sums: dict[Name, RequestCounts], one: RequestCounts) -> None:
-        name = self._name_of(one)
-        before = sums.get(name)
-        sums[name] = one._replace(key=name[0], combination=name[1]) if before is None else before.plus(one)
+    def _add(self, sums: dict[Name, RequestCounts], counts: RequestCounts) -> None:
+        name = self._name_of(counts)
+        total = sums.get(name)
+        sums[name] = counts._replace(key=name[0], combination=name[1]) if total is None else total.plus(counts)
 
-    def _name_of(self, one: RequestCounts) -> Name:
-        """Return the name of a series in the sums."""
-        key, combination = one.key, one.combination
-        of = self._distinguished.get(key)
-        if of is None:
+    def _name_of(self, counts: RequestCounts) -> Name:
+        """Return the name under which a series is summed: its own, or a coarser one beyond the bounds."""
+        key, combination = counts.key, counts.combination
+        combinations = self._distinguished.get(key)
+        if combinations is None:
             if len(self._distinguished) >= self._revisions_max:
                 key = OTHER
-            of = self._distinguished.setdefault(key, set())
-        if combination not in of:
-            if len(of) < self._series_max:
-                of.add(combination)
+            combinations = self._distinguished.setdefault(key, set())
+        if combination not in combinations:
+            if len(combinations) < self._series_max:
+                combinations.add(combination)
             else:
-                combination = less_distinguished(combination)
+                combination = coarser(combination)
         return key, combination
 
     def forget_others(self, revisions: AbstractSet[str]) -> None:
@@ -151,6 +151,6 @@ class WorkersRequests:
         removed = {key for key in self._distinguished if key and key != OTHER and key not in revisions}
         for key in removed:
             del self._distinguished[key]
-        for known in (self._ended, *self._of_workers.values()):
-            for name in [name for name in known if name[0] not in revisions and name[0] not in {"", OTHER}]:
-                del known[name]
+        for by_name in (self._ended, *self._of_workers.values()):
+            for name in [name for name in by_name if name[0] not in revisions and name[0] not in {"", OTHER}]:
+                del by_name[name]

@@ -21,7 +21,7 @@ from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.families import Aggregation, Family, Kind, Row, counter, gauge
 from lb.tracker import EMPTY, STATE_NAMES, UNLIMITED
 
-Of = RevisionStatistics
+Statistics = RevisionStatistics
 
 CODE_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
 REASONS = tuple(reason.value for reason in Reason)
@@ -31,16 +31,17 @@ USER_TOKEN_KINDS = ("prompt", "completion")
 CONNECTION_STATES = ("open", "idle", "dialling", "waiting")  # as `TableStatistics.connections` has them
 
 
-def _traffic(read: Callable[[TrafficStatistics], float]) -> Callable[[Of], float]:
+def _traffic(read: Callable[[TrafficStatistics], float]) -> Callable[[Statistics], float]:
+    """Return a function that reads a figure of a revision's traffic: 0 before its first request."""
     return lambda revision: 0.0 if revision.traffic is None else read(revision.traffic)
 
 
 def _histogram(
     name: str, text: str, read: Callable[[TrafficStatistics], Distribution], bounds: tuple[float, ...]
-) -> Family[Of]:
+) -> Family[Statistics]:
     empty = Distribution.empty(bounds)
 
-    def rows(revision: Of) -> list[Row]:
+    def rows(revision: Statistics) -> list[Row]:
         return [((), empty if revision.traffic is None else read(revision.traffic))]
 
     return Family(name, Kind.HISTOGRAM, text, rows, bounds=bounds)
@@ -49,13 +50,13 @@ def _histogram(
 _NO_START: Final = Distribution.empty(COLD_BOUNDS_S)
 
 
-def _cold_phases(revision: Of) -> Iterable[Row]:
+def _cold_phases(revision: Statistics) -> Iterable[Row]:
     """Return all phases from the first request on, because `rate` needs a zero before the first, rare start."""
     cold = {} if revision.traffic is None else revision.traffic.cold
     return [((phase,), cold.get(phase, _NO_START)) for phase in PHASES]
 
 
-def _responses(revision: Of) -> Iterable[Row]:
+def _responses(revision: Statistics) -> Iterable[Row]:
     classes: dict[str, int] = {}
     for code, count in revision.responses.items():
         name = f"{code // 100}xx" if 100 <= code < 600 else "other"
@@ -63,18 +64,18 @@ def _responses(revision: Of) -> Iterable[Row]:
     return [((name,), float(count)) for name, count in sorted(classes.items())]
 
 
-def _grpc_calls(revision: Of) -> Iterable[Row]:
+def _grpc_calls(revision: Statistics) -> Iterable[Row]:
     return [((STATUS_NAMES[status],), float(count)) for status, count in sorted(revision.grpc_statuses.items())]
 
 
-def _by_reason(name: str, text: str, read: Callable[[Of], dict[str, int]]) -> Family[Of]:
-    def rows(revision: Of) -> list[Row]:
+def _by_reason(name: str, text: str, read: Callable[[Statistics], dict[str, int]]) -> Family[Statistics]:
+    def rows(revision: Statistics) -> list[Row]:
         return [((reason,), float(count)) for reason, count in read(revision).items()]
 
     return Family(name, Kind.COUNTER, text, rows, ("reason",), (REASONS,))
 
 
-def _tokens(revision: Of) -> Iterable[Row]:
+def _tokens(revision: Statistics) -> Iterable[Row]:
     traffic = revision.traffic
     tokens = None if traffic is None else traffic.tokens
     if tokens is None:
@@ -83,7 +84,7 @@ def _tokens(revision: Of) -> Iterable[Row]:
     return [((kind,), float(count)) for kind, count in zip(TOKEN_KINDS, counts, strict=True)]
 
 
-def _user_tokens(revision: Of) -> Iterable[Row]:
+def _user_tokens(revision: Statistics) -> Iterable[Row]:
     traffic = revision.traffic
     if traffic is None or traffic.tokens is None:
         return []
@@ -97,30 +98,30 @@ def _user_tokens(revision: Of) -> Iterable[Row]:
 
 def _token_times(
     name: str, text: str, read: Callable[[TokenStatistics], Distribution], bounds: tuple[float, ...]
-) -> Family[Of]:
-    def rows(revision: Of) -> list[Row]:
+) -> Family[Statistics]:
+    def rows(revision: Statistics) -> list[Row]:
         traffic = revision.traffic
         return [] if traffic is None or traffic.tokens is None else [((), read(traffic.tokens))]
 
     return Family(name, Kind.HISTOGRAM, text, rows, bounds=bounds)
 
 
-def _pods(revision: Of) -> Iterable[Row]:
+def _pods(revision: Statistics) -> Iterable[Row]:
     counts = revision.table.pods
     return [((name,), float(counts[state])) for state, name in enumerate(STATE_NAMES) if state != EMPTY]
 
 
-def _pod_connections(revision: Of) -> Iterable[Row]:
+def _pod_connections(revision: Statistics) -> Iterable[Row]:
     counts = revision.table.connections
     return [((state,), float(count)) for state, count in zip(CONNECTION_STATES, counts, strict=True)]
 
 
-def _capacity(revision: Of) -> float:
+def _capacity(revision: Statistics) -> float:
     capacity = revision.table.capacity
     return float("inf") if capacity >= UNLIMITED else float(capacity)
 
 
-TRAFFIC: tuple[Family[Of], ...] = (
+TRAFFIC: tuple[Family[Statistics], ...] = (
     counter("activator_requests", "Requests routed to the revision.", lambda revision: revision.requests_total),
     Family(
         "activator_responses",
@@ -196,7 +197,7 @@ TRAFFIC: tuple[Family[Of], ...] = (
     gauge("activator_in_flight", "Requests in flight at pods.", lambda revision: float(revision.table.in_flight)),
 )
 
-TOKENS: tuple[Family[Of], ...] = (
+TOKENS: tuple[Family[Statistics], ...] = (
     Family(
         "activator_tokens",
         Kind.COUNTER,
@@ -229,7 +230,7 @@ TOKENS: tuple[Family[Of], ...] = (
     ),
 )
 
-QUEUEING: tuple[Family[Of], ...] = (
+QUEUEING: tuple[Family[Statistics], ...] = (
     gauge("activator_queued", "Requests that wait for a slot.", lambda revision: revision.queued),
     gauge(
         "activator_queue_limit", "The largest number of requests that may wait.", lambda revision: revision.queue_limit
@@ -264,7 +265,7 @@ QUEUEING: tuple[Family[Of], ...] = (
     ),
 )
 
-STARTING: tuple[Family[Of], ...] = (
+STARTING: tuple[Family[Statistics], ...] = (
     counter(
         "activator_cold_starts",
         "Starts from zero that requests waited for and that led to a ready pod.",
@@ -287,7 +288,7 @@ STARTING: tuple[Family[Of], ...] = (
     ),
 )
 
-PODS: tuple[Family[Of], ...] = (
+PODS: tuple[Family[Statistics], ...] = (
     gauge(
         "activator_capacity",
         "The largest number of requests that the pods in service may have in flight together; +Inf: no limit.",
@@ -316,7 +317,7 @@ PODS: tuple[Family[Of], ...] = (
     ),
 )
 
-SPARSE_ARRAY: tuple[Family[Of], ...] = (
+SPARSE_ARRAY: tuple[Family[Statistics], ...] = (
     gauge(
         "activator_sparse_array_length",
         "One past the highest slot used since the last trim.",
@@ -358,18 +359,18 @@ SPARSE_ARRAY: tuple[Family[Of], ...] = (
 )
 
 
-def _of_pods(name: str, text: str, place: int) -> Family[Of]:
-    def rows(revision: Of) -> list[Row]:
-        return [((pod,), float(figures[place])) for pod, figures in revision.by_pod.items()]
+def _of_pods(name: str, text: str, index: int) -> Family[Statistics]:
+    def rows(revision: Statistics) -> list[Row]:
+        return [((pod,), float(figures[index])) for pod, figures in revision.by_pod.items()]
 
     return Family(name, Kind.COUNTER, text, rows, ("pod",), is_named_only=True)
 
 
-def _pod_changes(revision: Of) -> Iterable[Row]:
+def _pod_changes(revision: Statistics) -> Iterable[Row]:
     return [((pod, state), changed_s) for pod, (state, changed_s) in revision.pod_states.items()]
 
 
-EACH_POD: tuple[Family[Of], ...] = (
+EACH_POD: tuple[Family[Statistics], ...] = (
     _of_pods("activator_pod_responses", "Responses of the pod.", 0),
     _of_pods("activator_pod_errors", "Its responses with 5xx, and requests that it failed.", 1),
     _of_pods("activator_pod_first_byte_seconds", "The sum of the times to the first byte of its responses.", 2),
@@ -384,4 +385,12 @@ EACH_POD: tuple[Family[Of], ...] = (
     ),
 )
 
-REVISION_FAMILIES: tuple[Family[Of], ...] = (*TRAFFIC, *TOKENS, *QUEUEING, *STARTING, *PODS, *EACH_POD, *SPARSE_ARRAY)
+REVISION_FAMILIES: tuple[Family[Statistics], ...] = (
+    *TRAFFIC,
+    *TOKENS,
+    *QUEUEING,
+    *STARTING,
+    *PODS,
+    *EACH_POD,
+    *SPARSE_ARRAY,
+)

@@ -47,32 +47,33 @@ class FamilyText:
         self._count_head = f"{name}_count{{"
         bounds = [*map(repr, family.bounds), "+Inf"]
         self._bounds = [f',le="{bound}"}} ' for bound in bounds]
-        self._own: dict[tuple[str, ...], str] = {(): ""}  # at most LABELS_KEPT_MAX; most values are of closed sets
+        # The text of the family's own labels; at most LABELS_KEPT_MAX, because most values are of closed sets.
+        self._family_labels: dict[tuple[str, ...], str] = {(): ""}
 
     def write(self, lines: list[str], revision: str, rows: Iterable[Row], exemplars: bool = False) -> None:
         """Add the lines of one revision, whose labels `pairs_text` has made; with exemplars in OpenMetrics."""
         for values, value in rows:
-            own = self._own.get(values)
-            if own is None:
-                if len(self._own) >= LABELS_KEPT_MAX:
-                    self._own = {(): ""}
-                own = self._own[values] = "," + pairs_text(self._labels, values)
+            family_labels = self._family_labels.get(values)
+            if family_labels is None:
+                if len(self._family_labels) >= LABELS_KEPT_MAX:
+                    self._family_labels = {(): ""}
+                family_labels = self._family_labels[values] = "," + pairs_text(self._labels, values)
             if isinstance(value, Distribution):
-                self._write_histogram(lines, revision + own, value, value.exemplars if exemplars else None)
+                self._write_histogram(lines, revision + family_labels, value, value.exemplars if exemplars else None)
             else:
-                lines.append(f"{self._head}{revision}{own}}} {'+Inf' if value == inf else value}\n")
+                lines.append(f"{self._head}{revision}{family_labels}}} {'+Inf' if value == inf else value}\n")
 
     def _write_histogram(
         self, lines: list[str], labels: str, value: Distribution, exemplars: Mapping[float, ExemplarReading] | None
     ) -> None:
         start = self._bucket_head + labels
         buckets = value.buckets
-        both = zip(self._bounds, buckets, strict=True)
+        pairs = zip(self._bounds, buckets, strict=True)
         if exemplars:
             lines.extend(
-                [f"{start}{text}{count}{_exemplar_text(exemplars.get(bound))}\n" for text, (bound, count) in both]
+                [f"{start}{text}{count}{_exemplar_text(exemplars.get(bound))}\n" for text, (bound, count) in pairs]
             )
         else:
-            lines.extend([f"{start}{text}{bucket[1]}\n" for text, bucket in both])
+            lines.extend([f"{start}{text}{bucket[1]}\n" for text, bucket in pairs])
         lines.append(f"{self._count_head}{labels}}} {buckets[-1][1]}\n")
         lines.append(f"{self._sum_head}{labels}}} {value.total}\n")

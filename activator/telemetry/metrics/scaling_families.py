@@ -33,10 +33,10 @@ def _gauge(
     name: str, text: str, read: Callable[[LastDecision], float], fold: Aggregation = Aggregation.SUM
 ) -> Family[ScalingFigures]:
     def rows(figures: ScalingFigures) -> Iterable[Row]:
-        for one in figures.shown[:METRICS_REVISIONS_MAX]:
-            namespace, _, revision = one.key.partition("/")
-            yield (namespace, revision), float(read(one))
-        others = [float(read(one)) for one in figures.shown[METRICS_REVISIONS_MAX:]]
+        for decision in figures.shown[:METRICS_REVISIONS_MAX]:
+            namespace, _, revision = decision.key.partition("/")
+            yield (namespace, revision), float(read(decision))
+        others = [float(read(decision)) for decision in figures.shown[METRICS_REVISIONS_MAX:]]
         if others:
             yield OTHER, max(others) if fold is Aggregation.MAX else sum(others)
 

@@ -43,19 +43,19 @@ async def answer_in_slices(
 ) -> web.StreamResponse:
     """Send the slices one after the other, compressed if the client accepts gzip."""
     response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
-    packer: ContentEncoder = IdentityEncoder()
+    encoder: ContentEncoder = IdentityEncoder()
     if _takes_gzip(request.headers.get("Accept-Encoding", "")):
-        packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+        encoder = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
         response.headers["Content-Encoding"] = "gzip"
     try:
         async with asyncio.timeout(answer_s):
             await response.prepare(request)
-            for one in slices:
-                data = packer.compress(one)
+            for piece in slices:
+                data = encoder.compress(piece)
                 if data:
                     await response.write(data)
                 await pause(0.0)
-            await response.write_eof(packer.flush())
+            await response.write_eof(encoder.flush())
     except (ConnectionError, TimeoutError):
         response.force_close()
         if request.transport is not None:
