@@ -382,7 +382,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _illegal_transitions,
         ("from", "event", "to"),
         (_STATES, EVENTS, _STATES),
-        why="Please report any value above 0; late changes are counted in `activator_state_changes_stale_total`.",
+        why="`activator_state_changes_stale_total` counts late changes.",
     ),
     Family(
         "activator_pod_ready_validations",
