@@ -56,7 +56,7 @@ from the code (`make docs`).
 - At most {METRICS_REVISIONS_MAX:,} revisions are shown by name. All others are summed under
   `namespace="_other",revision="_other"` (for ratios, the maximum).
 - `metrics: {{histograms: false}}`, also by a reload, omits the histograms of all revisions, which are most of the text.
-  All histograms are classic ones: the Python library of Prometheus writes no native histograms.
+  All histograms are classic: Prometheus' Python library writes no native ones.
 - Exemplars, if requests are traced ([tracing](tracing.md)): each bucket of `activator_request_duration_seconds`,
   `activator_first_byte_seconds` and `activator_queue_wait_seconds` has the last trace that it has counted, with the
   time of the request and the time of its end: `# {{trace_id="…"}} 0.127 1795296896.062`. Only OpenMetrics has

@@ -106,7 +106,7 @@ CLUSTER_FAMILIES: tuple[Family[ClusterView], ...] = (
         "activator_cluster_watch_errors",
         "Watches and lists that failed, broke or stalled.",
         _watch_errors,
-        why="`rest_client_requests_total` counts refused calls, but not streams that break.",
+        why="`rest_client_requests_total` does not count streams that break.",
     ),
     Family(
         "activator_cluster_repairs",
@@ -115,7 +115,7 @@ CLUSTER_FAMILIES: tuple[Family[ClusterView], ...] = (
         _repairs,
         ("kind",),
         (REPAIRS,),
-        why="A controller runtime relies on its watches and has no such metric.",
+        why="A controller runtime has no such metric.",
     ),
 )
 
@@ -129,7 +129,7 @@ DECLARATION_FAMILIES: tuple[Family[DeclarationsView], ...] = (
         lambda view: [((state,), float(view.declared().get(state, 0))) for state in DECLARED_STATES],
         ("state",),
         (DECLARED_STATES,),
-        why="`activator_pods` has no values for revisions whose spec is not valid.",
+        why="`activator_pods` omits revisions with an invalid spec.",
     ),
     gauge(
         "activator_owned_revisions",
@@ -147,13 +147,13 @@ DECLARATION_FAMILIES: tuple[Family[DeclarationsView], ...] = (
         "activator_pod_looks",
         "Lists of a revision's pods, made to find out why none is ready.",
         lambda view: view.diagnostics.lists_total,
-        why='`rest_client_requests_total{verb="list"}` counts all lists, including those of watches.',
+        why='`rest_client_requests_total{verb="list"}` counts all lists.',
     ),
     counter(
         "activator_pod_look_errors",
         "Such lists that the API server refused or did not answer.",
         lambda view: view.diagnostics.errors_total,
-        why="`rest_client_requests_total` does not distinguish these calls from others of the same verb.",
+        why="`rest_client_requests_total` does not distinguish these calls.",
     ),
 )
 
@@ -162,13 +162,13 @@ KNATIVE_FAMILIES: tuple[Family[KnativeView], ...] = (
         "activator_autoscaler_connected",
         "1 while the WebSocket to the autoscaler is connected.",
         lambda view: view.stream.is_connected,
-        why="`rest_client_requests_total` does not cover the autoscaler, which is not part of the API.",
+        why="`rest_client_requests_total` does not cover the autoscaler.",
     ),
     counter(
         "activator_autoscaler_connection_errors",
         "Connections to the autoscaler that were established and broke.",
         lambda view: view.stream.errors_total,
-        why="`activator_autoscaler_connected` is an instantaneous value; breaks between two scrapes show only here.",
+        why="`activator_autoscaler_connected` does not show breaks between two scrapes.",
     ),
     counter(
         "activator_autoscaler_batches",
@@ -180,13 +180,13 @@ KNATIVE_FAMILIES: tuple[Family[KnativeView], ...] = (
         "activator_autoscaler_batches_dropped",
         "Batches not sent because there was no connection or it was too slow; newer ones replaced them.",
         lambda view: view.stream.dropped_total,
-        why="`activator_autoscaler_batches_total` does not show whether there were figures that could not be sent.",
+        why="`activator_autoscaler_batches_total` does not show figures that could not be sent.",
     ),
     counter(
         "activator_mesh_fallbacks",
         "Switches of a revision from pod addresses to its Service because no pod was reachable at its address.",
         lambda view: view.fallback.fallbacks_total,
-        why="`activator_policy` and `activator_pods` then show one pod; only this shows that it represents a Service.",
+        why="`activator_policy` and `activator_pods` show the Service as one pod.",
     ),
     counter(
         "activator_scale_fallbacks",

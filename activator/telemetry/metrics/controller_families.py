@@ -146,8 +146,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         _conflicts,
         ("controller", "target_kind"),
         (CONTROLLERS, TARGET_KINDS),
-        why='`rest_client_requests_total{code="409"}` counts them too, but shows neither the controller nor '
-        "the kind of object that the writers contend for.",
+        why='`rest_client_requests_total{code="409"}` shows neither the controller nor the kind of object.',
     ),
     Family(
         "activator_reconcile_errors",
@@ -156,7 +155,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         _errors,
         ("controller", "error_type"),
         (CONTROLLERS, tuple(kind.value for kind in ErrorType)),
-        why='`controller_runtime_reconcile_total{result="error"}` does not show whether an error is transient.',
+        why='`controller_runtime_reconcile_total{result="error"}` does not distinguish transient errors.',
     ),
     Family(
         "activator_reconcile_writes",
@@ -165,7 +164,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         _writes,
         ("component", "outcome"),
         (WRITE_COMPONENTS, WRITE_OUTCOMES),
-        why="`rest_client_requests_total` counts only calls, not writes that were saved.",
+        why="`rest_client_requests_total` does not count unsent writes.",
     ),
     Family(
         "activator_reconcile_conflicts",
@@ -174,6 +173,6 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         _managers,
         ("target_kind", "manager"),
         (TARGET_KINDS, MANAGER_WORDS),
-        why="`activator_status_update_conflict_total` shows the kind of object, but not the other writer.",
+        why="`activator_status_update_conflict_total` does not show the other writer.",
     ),
 )

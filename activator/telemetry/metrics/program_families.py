@@ -267,19 +267,19 @@ CONTROL: tuple[Family[Program], ...] = (
         "activator_state_queue_length",
         "Changes that wait for the state worker.",
         lambda program: len(program.worker.queue),
-        why="`workqueue_depth` covers the sources' queues of objects; this queue is behind all of them.",
+        why="`workqueue_depth` covers only the sources' queues of objects.",
     ),
     counter(
         "activator_state_changes",
         "Changes that the state worker has processed.",
         lambda program: program.worker.changes_total,
-        why="`workqueue_adds_total` counts objects; one object leads to any number of changes.",
+        why="`workqueue_adds_total` counts objects, not their changes.",
     ),
     counter(
         "activator_state_changes_folded",
         "Changes replaced by later ones of the same pod before they were processed.",
         lambda program: program.worker.queue.folded_total,
-        why="`workqueue_adds_total` does not count folded changes: only this metric shows a flood.",
+        why="`workqueue_adds_total` does not count folded changes.",
     ),
     counter(
         "activator_state_changes_dropped",
@@ -291,37 +291,37 @@ CONTROL: tuple[Family[Program], ...] = (
         "activator_state_changes_refused",
         "Changes rejected because they did not fit the current state.",
         lambda program: program.worker.refused_total,
-        why='`controller_runtime_reconcile_total{result="error"}` counts failed passes; these changes are not errors.',
+        why='`controller_runtime_reconcile_total{result="error"}` counts failed passes; these are no errors.',
     ),
     counter(
         "activator_state_changes_stale",
         "Reports about pods that arrived late: the pod was removed, or had another slot or state.",
         lambda program: program.worker.stale_total,
-        why="Counts reports of failed requests and of probes, which a controller runtime does not have.",
+        why="A controller runtime has no reports of requests and probes.",
     ),
     counter(
         "activator_state_batches",
         "Batches that the state worker has processed.",
         lambda program: program.worker.batches_total,
-        why="With `activator_state_changes_total` it gives the size of a batch, which no `workqueue_…` has.",
+        why="With `activator_state_changes_total` it gives the size of batches.",
     ),
     _of_turns(
         "activator_state_update_queue_seconds",
         "How long the oldest change of each batch had waited.",
         lambda program: program.worker.queue_wait,
-        why="`workqueue_queue_duration_seconds` ends when a source processes the object; this is the wait after that.",
+        why="`workqueue_queue_duration_seconds` ends before this wait begins.",
     ),
     _of_turns(
         "activator_state_update_processing_seconds",
         "Time that each batch blocked the loop: reducing, applying, granting slots.",
         lambda program: program.worker.processing,
-        why="`workqueue_work_duration_seconds` includes waits for the API; in this time no request is served.",
+        why="`workqueue_work_duration_seconds` includes waits for the API.",
     ),
     counter(
         "activator_state_worker_panics",
         "Changes that raised an exception (a defect) and were set aside; only their revisions are parked.",
         lambda program: program.worker.supervision.panics_total,
-        why="`controller_runtime_reconcile_panics_total` counts passes of a controller; this counts single changes.",
+        why="`controller_runtime_reconcile_panics_total` counts passes, not changes.",
     ),
     Family(
         "activator_state_worker_last_panic_seconds",
@@ -334,7 +334,7 @@ CONTROL: tuple[Family[Program], ...] = (
         "activator_state_worker_panics_in_a_row",
         "Consecutive panics of the revision with the most.",
         lambda program: program.worker.supervision.worst_in_a_row(program.now()),
-        why="The total does not distinguish one revision that always fails from many that failed once.",
+        why="The total does not show whether one revision always fails.",
     ),
     gauge(
         "activator_state_worker_next_backoff_seconds",
@@ -364,7 +364,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _reports,
         ("outcome",),
         (tuple(verdict.value for verdict in ReportOutcome),),
-        why="`workqueue_adds_total` counts listed objects; pods that report themselves are none.",
+        why="`workqueue_adds_total` counts only listed objects.",
     ),
     Family(
         "activator_push_validations",
@@ -373,7 +373,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _report_validations,
         ("outcome",),
         (tuple(outcome.value for outcome in ProbeOutcome),),
-        why="`activator_pod_ready_validations_total` covers pods with a slot; these have none yet.",
+        why="`activator_pod_ready_validations_total` covers only pods with a slot.",
     ),
     Family(
         "activator_state_illegal_transitions",
@@ -382,7 +382,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _illegal_transitions,
         ("from", "event", "to"),
         (_STATES, EVENTS, _STATES),
-        why="Please report any value above 0; late changes are counted in `activator_state_changes_stale_total`.",
+        why="`activator_state_changes_stale_total` counts late changes.",
     ),
     Family(
         "activator_pod_ready_validations",
@@ -391,7 +391,7 @@ CONTROL: tuple[Family[Program], ...] = (
         lambda program: [((outcome.value,), float(count)) for outcome, count in program.prober.outcome_totals.items()],
         ("outcome",),
         (tuple(outcome.value for outcome in ProbeOutcome),),
-        why="`rest_client_requests_total` counts calls of the API; these are sent to pods.",
+        why="`rest_client_requests_total` counts only calls of the API.",
     ),
     Family(
         "activator_pod_state_transitions",
@@ -403,13 +403,13 @@ CONTROL: tuple[Family[Program], ...] = (
         ],
         ("from", "to"),
         (STATE_NAMES, STATE_NAMES),
-        why="`activator_pods` is an instantaneous value; pods that flap between two scrapes show only here.",
+        why="`activator_pods` does not show pods that flap between two scrapes.",
     ),
     gauge(
         "activator_state_parked_revisions",
         "Revisions whose changes wait, after one raised an exception, or until a large table has been rebuilt.",
         lambda program: len(program.worker.parked),
-        why="`workqueue_retries_total` counts retries; this is the number of revisions that wait now.",
+        why="`workqueue_retries_total` counts retries, not waiting revisions.",
     ),
 )
 

@@ -66,7 +66,7 @@ SCALING_FAMILIES: tuple[Family[ScalingFigures], ...] = (
     ),
     _gauge(
         "activator_scaling_panic_average",
-        "The average load over the panic window: concurrent requests, or requests per second.",
+        "The average load over the panic window.",
         _average(lambda shown: shown.decision.seen.panic),
     ),
     _gauge(
