@@ -93,10 +93,10 @@ class ProgressStream(ClientWrapper):
         client.flush()
 
     def stop(self) -> None:
-        self._send_no_more()
+        self._stop_comments()
         super().stop()
 
-    def _send_no_more(self) -> None:
+    def _stop_comments(self) -> None:
         """Send no more comments, because the pod responds or the request has ended."""
         if self._tick is not None:
             self._wheel.cancel(self._tick)
@@ -111,7 +111,7 @@ class ProgressStream(ClientWrapper):
             self.client.send_interim(head)
 
     def send_head(self, head: ResponseHead) -> None:
-        self._send_no_more()
+        self._stop_comments()
         if self._state == _QUIET:
             self._state = _FORWARDING
             self.client.send_head(head)
@@ -136,7 +136,7 @@ class ProgressStream(ClientWrapper):
         self.client.send_end(trailers)
 
     def abort(self) -> None:
-        self._send_no_more()
+        self._stop_comments()
         self.client.abort()
 
     def _error(self) -> bytes:

@@ -50,7 +50,7 @@ class StartRequest(Waiter):
         throttler.queue.cancel(self)
 
     def _remove(self) -> None:
-        """Stop the timer, and remove the start request from its revision."""
+        """Stop the timer, and allow another start request of the revision."""
         self._wheel.cancel(self)
         start_observers = self._throttler.queue.start_observers
         if start_observers.start_request is self:

@@ -101,7 +101,7 @@ class SharedLoads(Deadline):
     # --- this data plane ---
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
-        """Handle a revision that is new, or has new settings or another table."""
+        """Report or withdraw the loads of a revision that is new or has new settings, and set those in its table."""
         name = throttler.common_name
         own = self._own.get(name)
         if own is None or own.throttler is not throttler:
@@ -199,6 +199,7 @@ class SharedLoads(Deadline):
     # --- within ---
 
     def _watch(self, name: str, own: OwnLoads) -> None:
+        """Inspect the pods of a revision at the next reports, if there are peers."""
         if self._received and not own.is_watched:
             own.is_watched = True
             self._watched[name] = own

@@ -49,7 +49,7 @@ class DiscardedResponse(EndedRequest):
 
     def begin_at(self, pod: PodStream) -> None:
         """Read the response of `pod` from now on."""
-        self._replace(pod, self._now() + DISCARD_TIMEOUT_S, True)
+        self._become_user_of(pod, self._now() + DISCARD_TIMEOUT_S, True)
 
     def expired(self, now_s: float) -> None:
         self._cancel()

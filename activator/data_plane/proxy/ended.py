@@ -74,7 +74,7 @@ class EndedRequest(PodUser):
 
     # --- for subclasses ---
 
-    def _replace(self, pod: PodStream, until_s: float, waits: bool) -> None:
+    def _become_user_of(self, pod: PodStream, until_s: float, waits: bool) -> None:
         """Become the user of `pod`, until `expired` at `until_s` at the latest; `waits`: the pod may finish."""
         lease = self._lease
         assert lease is not None

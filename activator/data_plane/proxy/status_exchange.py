@@ -93,7 +93,7 @@ class StatusExchange(Exchange):
         try:
             self.phase = ROUTING
             self._proxy.active += 1
-            self._handle()
+            self._respond_or_query()
         except Exception as error:  # a defect ends this request only
             self._proxy.on_error(error)
             self.fail(Reason.INTERNAL, "")
@@ -104,7 +104,7 @@ class StatusExchange(Exchange):
     def request_end(self, trailers: Headers) -> None:
         self.request_done = True
 
-    def _handle(self) -> None:
+    def _respond_or_query(self) -> None:
         """Respond to the request, or query the data plane that stores the response."""
         method = self.head.method
         if method not in {b"GET", b"HEAD", b"DELETE"}:
@@ -115,7 +115,7 @@ class StatusExchange(Exchange):
         self._identity = self.head.target[len(ANSWERS_PATH) :].partition(b"?")[0].decode("latin-1")
         self._member = _member_of(self._identity)
         if self._member == self._store.number:
-            self._handle_locally()
+            self._respond_from_store()
         elif self._member < 0:
             self._respond(*self._store.absent(self._identity))
         elif self._links.has_ended(self._member):
@@ -125,7 +125,7 @@ class StatusExchange(Exchange):
             self._receiver = _PendingPart(self)
             self._query_part(method.decode() if method == b"DELETE" else "GET")
 
-    def _handle_locally(self) -> None:
+    def _respond_from_store(self) -> None:
         """Respond from the store of this data plane."""
         store = self._store
         answer = store.find(self._identity)
@@ -229,7 +229,7 @@ class StatusExchange(Exchange):
             self._proxy.wheel.arm(self, self._proxy.now() + ASK_TIMEOUT_S)
 
     def part_received(self, part: StoredResponsePart) -> None:
-        """Handle the part that was requested."""
+        """Send the part that was requested; refuse or abort the request if the part does not fit the response."""
         if self.over:
             return
         self._query = 0

@@ -53,8 +53,8 @@ class AddressRates:
         self._cells: list[float] = []
         self._cells_until_s: float = 0.0  # the highest value of all cells
 
-    def take(self, address: str, now_s: float) -> float:
-        """Admit a request and return 0.0, or return the time after which one will be admitted."""
+    def admit(self, address: str, now_s: float) -> float:
+        """Admit a request and return 0.0, or refuse it and return the time after which one will be admitted."""
         if now_s - self._since_s >= self._full_s:
             self._previous = self._current
             self._current = {}

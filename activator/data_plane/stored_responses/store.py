@@ -2,7 +2,7 @@
 
 Rules
   1. A request is accepted only if its revision and the whole store have room; otherwise it is answered synchronously
-     (RFC 7240: a preference that is not fulfilled is ignored). It counts until its response is forgotten.
+     (RFC 7240: a preference that is not fulfilled is ignored). The request counts until its response is forgotten.
   2. The bytes of responses are bounded for each response, for each revision and in total. Bytes count until they have
      been sent to the last reader.
   3. A response is stored for `keep` from its end, however often it is read; a client that knows its name may delete it

@@ -52,7 +52,7 @@ class AdaptiveLimit:
     def configure(self, limit_min: int, limit_max: int) -> None:
         """Apply other bounds."""
         self.limit_min, self.limit_max = limit_min, limit_max
-        self._set(self.limit)
+        self._set_bounded(self.limit)
 
     def ended(self, latency_s: float, succeeded: bool, in_flight: int, now_s: float) -> None:
         """Count a request that has ended at its pod; `in_flight`: the requests that are still at pods."""
@@ -79,7 +79,7 @@ class AdaptiveLimit:
         if gradient >= 1.0:
             self._fall_limit = 0.0
             if 2 * peak >= self.limit:
-                self._set(self.limit + sqrt(self.limit))
+                self._set_bounded(self.limit + sqrt(self.limit))
             return
         if self._fall_limit == 0.0:
             self._fall_limit, self._fall_latency_s = self.limit, latency_s
@@ -87,8 +87,8 @@ class AdaptiveLimit:
             if latency_s > FOLLOWED * self._fall_latency_s:
                 self.base_s = latency_s
             self._fall_limit, self._fall_latency_s = self.limit, latency_s
-        self._set(self.limit * max(gradient, 1.0 - DECREASE_MAX))
+        self._set_bounded(self.limit * max(gradient, 1.0 - DECREASE_MAX))
 
-    def _set(self, limit: float) -> None:
+    def _set_bounded(self, limit: float) -> None:
         """Set the limit, within its bounds."""
         self.limit = min(max(limit, float(self.limit_min)), float(self.limit_max))

@@ -28,7 +28,7 @@ class ControlledDelay:
         self._standing_since_s: float = 0.0
 
     def queue_formed(self, now_s: float) -> None:
-        """Handle the arrival of the first waiting request, or the first ready pod after a time without one."""
+        """Restart the interval: a first request waits, or a first pod is ready after a time without one."""
         self._standing_since_s = now_s
 
     def is_late(self, waiter: Waiter, now_s: float) -> bool:

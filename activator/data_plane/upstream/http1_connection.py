@@ -251,14 +251,14 @@ class Http1PodConnection(PooledConnection):
         self._stream = None
 
     def _ended(self, orderly: bool) -> None:
-        """Handle the end of the pod's data."""
+        """Complete or fail the exchange at the end of the pod's data. `orderly`: the connection did not break."""
         untouched = self.reused and not self._parser.started
         if orderly:
             truncated = self._parser.feed_eof()
             if truncated is None and self._parser.complete:
                 self._complete()
                 return
-        self._owner.cut(self)
+        self._owner.pod_closed(self)
         self._break(Reason.POD_CLOSED, "", untouched)
 
     def pause_writing(self) -> None:

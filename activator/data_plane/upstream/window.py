@@ -50,12 +50,12 @@ class DialWindow:
         """Count a new connection that got the first byte of its first response, or that is kept idle unused."""
         self.new -= 1
         self._answered = True
-        self._pass()
+        self._count_passed()
 
     def aged(self) -> None:
         """Count a new connection that has been open for `age_s`."""
         self.new -= 1
-        self._pass()
+        self._count_passed()
 
     def lost(self) -> None:
         """Shrink the window after a dial that timed out; the caller also calls `ended`."""
@@ -64,7 +64,7 @@ class DialWindow:
         self._lost = True
         self._restart()
 
-    def _pass(self) -> None:
+    def _count_passed(self) -> None:
         """Count a connection that has passed; grow the window after a whole one."""
         self._passed += 1
         if self._passed < self.size:

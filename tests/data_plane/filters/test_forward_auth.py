@@ -401,7 +401,7 @@ def test_what_may_receive_the_body_comes_later() -> None:
     exchange, client, auth_request = world.ask(request_head("POST", length=5, X_Api_Key="alices-secret-key"))
     assert world.heard.events == [] and world.throttler.gathering == 0
     world.say(auth_request, 403)
-    assert exchange.over and client.status == 403 and catalogue._quotas.use()["alice"] == (0.0, 0.0)
+    assert exchange.over and client.status == 403 and catalogue._quotas.usage()["alice"] == (0.0, 0.0)
 
 
 # --- the cache ---

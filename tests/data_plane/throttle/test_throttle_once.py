@@ -89,7 +89,7 @@ def test_a_slot_that_another_member_gives_back_unused_is_as_it_was() -> None:
     lease = throttler.try_acquire(waiter, clock.now())
     assert lease is not None and taken(heard) == [], "it is for that member to say that it uses it"
     second = asking(throttler, clock.now())
-    throttler.give_back(lease)
+    throttler.release_unused(lease)
     assert second.ends == ["granted"]
     assert taken(heard) == [("p0", "begun")]
 

@@ -46,13 +46,13 @@ class Owner(Http1Pool):
         if not reusable:
             connection.close()
 
-    def cut(self, connection: PooledConnection) -> None:
+    def pod_closed(self, connection: PooledConnection) -> None:
         pass
 
     def closed(self, connection: PooledConnection) -> None:
         self.gone += 1
 
-    def leaving(self, transport: Transport) -> None:
+    def limit_close(self, transport: Transport) -> None:
         self.left.append(transport)
 
 
@@ -136,7 +136,7 @@ class UndialledPool(Http1Pool):
         assert tracker is not None
         tracker.attachment = self
 
-    def _fill(self) -> None:
+    def _dial_for_waiting(self) -> None:
         pass
 
 

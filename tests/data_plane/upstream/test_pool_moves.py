@@ -75,7 +75,7 @@ def test_no_request_goes_out_on_a_connection_from_before() -> None:
         pool = harness.pool(address)
         first = ask(pool)
         await until(lambda: bool(pods) and bool(pods[0].received))
-        pool.move(address)
+        pool.change_address(address)
         assert first.ends == [], "it goes on"
         pods[0].answer()
         await first.ended.wait()
@@ -94,7 +94,7 @@ def test_who_waits_for_a_dial_is_served_by_one_with_the_new_settings() -> None:
     async def main(harness: Harness, address: PodAddress, pods: list[Pod]) -> None:
         pool = harness.pool(PodAddress("127.0.0.1", 1))  # not dialled yet when the pod moves
         post = ask(pool)
-        pool.move(address)
+        pool.change_address(address)
         await until(lambda: any(pod.received for pod in pods))
         next(pod for pod in pods if pod.received).answer()
         await post.ended.wait()
