@@ -35,7 +35,7 @@ class WriterGate:
         self._all_wait_s = float("-inf")  # until this time, all objects wait
         self._could_write_s = float("-inf")  # when this replica could last write
 
-    def judge(self, effective: GroupView, accepted: GroupView, may_write: bool) -> Writers:
+    def present_writers(self, effective: GroupView, accepted: GroupView, may_write: bool) -> Writers:
         """Return the present writers. To be called at each change of a view, and often."""
         now_s = self._now()
         if effective.epoch != self._effective.epoch:
