@@ -211,10 +211,10 @@ class Group:
             self.contacts.note_replicas(message.known)
             self._accept_if_due(contact, message.view)
         elif isinstance(message, Accept):
-            self._record_acceptance(contact, message)
+            self._record_and_commit(contact, message)
         elif isinstance(message, Commit):
             if message.epoch == self.accepted.epoch and self.coordinator() == seat:
-                self._take_effect()
+                self._adopt_accepted()
         elif isinstance(message, Ended):
             self._note_ended(message.replica)
         elif isinstance(message, Suspected):
@@ -298,10 +298,9 @@ class Group:
         return self._readiness.waiting_for(self.effective, self.may_grant)
 
     def declare_vacant(self, seat: int) -> bool:
-        """Take the operator's word that no replica has a seat whose holder was not met. False if that changes nothing.
+        """Count a seat without a known holder as vacant, by the operator's word; return False if that changes nothing.
 
-        This expires like a refused connection, because a replica may start there. So it must be declared at the
-        coordinator: a message to it could arrive too late.
+        This expires, as after a refused connection. Declare it at the coordinator: a message could arrive too late.
         """
         contact = self.contacts.by_seat.get(seat)
         if contact is None or contact.replica is not None or self.contacts.is_empty(contact):
@@ -368,7 +367,7 @@ class Group:
         self.contacts.note_replicas(view.replicas)
 
     def _record_hello(self, contact: Contact, message: Hello) -> None:
-        """Record the life of the sender, and what it knows of views, replicas and revisions."""
+        """Record the life of the sender, and the views, replicas and revisions that it reports."""
         for number in message.ended:
             self._note_ended(number)
         number = message.replica.number
@@ -408,9 +407,7 @@ class Group:
             return
         present = self.accepted if proposal is None else proposal.view
         is_current = (present.replicas, present.unproven) == (replicas, unproven)
-        is_outdated = (
-            self._highest > present.epoch
-        )  # a replica has accepted a later view, and would not accept this one
+        is_outdated = self._highest > present.epoch  # a replica has accepted a later view, and would not accept this
         if is_current and not is_outdated and (proposal is not None or present is self.effective):
             return
         self._propose(replicas, unproven)
@@ -442,8 +439,7 @@ class Group:
         contact.accepted_epoch = view.epoch
         self._send(contact.seat, Accept(view.epoch, self.contacts.alive()))
 
-    def _record_acceptance(self, contact: Contact, message: Accept) -> None:
-        """Record that a replica has accepted a view; commit this replica's proposal if all of its members have."""
+    def _record_and_commit(self, contact: Contact, message: Accept) -> None:
         contact.accepted_epoch = max(contact.accepted_epoch, message.epoch)
         self.contacts.note_replicas(message.known)
         for replica in message.known:
@@ -465,10 +461,9 @@ class Group:
         for contact in self.contacts.linked():
             if contact.is_in(proposal.view):
                 self._send(contact.seat, Commit(proposal.view.epoch))
-        self._take_effect()
+        self._adopt_accepted()
 
-    def _take_effect(self) -> None:
-        """Adopt the accepted view, unless it is in effect."""
+    def _adopt_accepted(self) -> None:
         if self.accepted.epoch > self.effective.epoch:
             self.effective = self.accepted
             self._adopt(self.effective)
@@ -489,7 +484,6 @@ class Group:
             self._send(contact.seat, Commit(self.effective.epoch))
 
     def _allow_by_majority(self, now_s: float) -> None:
-        """Allow or forbid grants by rule 4."""
         if self.rules.grants_alone or self.has_died:
             return
         if self.contacts.has_majority():

@@ -171,7 +171,7 @@ class HandshakeClient:
         self._wanted = wanted
         self._expected = expected
         self._newest = newest
-        self._other = identity  # of the listener, after `take_answer`
+        self._other = identity  # the listener's identity, after `take_answer`
         self._transcript = _Transcript(key)
         self.version = 0
         self.opening = _ENCODER.encode(Opening(MAGIC, newest, OLDEST_PROTOCOL, nonce))

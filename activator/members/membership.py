@@ -129,7 +129,7 @@ class Membership(GroupSide):
         self._is_closing = False
         self._running: list[asyncio.Task[None]] = []
         self._is_draining = False
-        self._names: tuple[MemberName, ...] = ()  # of the data planes of this replica
+        self._names: tuple[MemberName, ...] = ()  # the data planes of this replica
         self._formed = asyncio.Event()
         self._mesh = Mesh(key, config.group, self._identity, self._check_greeting, self._met, now, tasks)
         self._plane_links = PlaneLinks(
