@@ -53,13 +53,16 @@ class _Link:
 
 
 class Peers:
-    """The links. `unlinked(worker)` is called when one has ended, `failed` with each error that a message raised."""
+    """The links of one data plane.
+
+    `unlinked(worker)` is called when a link has ended, `failed` with each error that a message raised.
+    """
 
     def __init__(self, unlinked: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
         self.member: Member | None = None  # set before the first link
-        self.loads: SharedLoads | None = None  # likewise
-        self.answers: StoredResponseLinks | None = None  # likewise
-        self.quotas: Quotas | None = None  # likewise
+        self.loads: SharedLoads | None = None  # set before the first link, like the next two
+        self.answers: StoredResponseLinks | None = None
+        self.quotas: Quotas | None = None
         self.recorder: Recorder | None = None  # records all messages, if set
         self._unlinked = unlinked
         self._failed = failed
@@ -109,10 +112,10 @@ class Peers:
         if link is not None:
             self._loop.call_soon(self._lost, link)
 
-    def keep(self, workers: set[int]) -> None:
-        """End the links to all workers except these."""
+    def keep_only(self, workers: set[int]) -> None:
+        """End the links to all other data planes; these are all that exist."""
         if self.answers is not None:
-            self.answers.keep(workers)
+            self.answers.set_members(workers)
         for worker in [worker for worker in self._links if worker not in workers]:
             self._end(worker)
 

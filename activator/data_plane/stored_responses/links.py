@@ -66,7 +66,7 @@ class StoredResponseLinks:
 
     # --- data planes ---
 
-    def keep(self, members: set[int]) -> None:
+    def set_members(self, members: set[int]) -> None:
         """Set the data planes that exist."""
         for member in self._members - members:
             self._ended[member] = None

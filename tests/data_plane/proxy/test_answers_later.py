@@ -489,7 +489,7 @@ class Two:
         self.said: list[tuple[int, int, Any]] = []
         for number, world in self.worlds.items():
             world.links.join(number, lambda to, message, own=number: self.said.append((own, to, message)))  # type: ignore[misc]
-            world.links.keep({1, 2})
+            world.links.set_members({1, 2})
             world.links.linked(3 - number)
 
     def talk(self) -> None:
@@ -554,7 +554,7 @@ def test_one_that_does_not_answer_is_not_waited_for() -> None:
     other.links.unlinked(1)
     assert (client.status, client.reason) == (503, "answer_unreachable")
     assert other.ask(place).reason == "answer_unreachable"
-    other.links.keep({2})
+    other.links.set_members({2})
     client = other.ask(place)
     assert (client.status, client.reason) == (410, "answer_gone")
     other.check_idle()
