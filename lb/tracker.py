@@ -16,7 +16,7 @@ from typing import Final, final
 
 from mypy_extensions import i32, i64
 
-from lb.ring import NO_LEASE, NO_LOAD, NO_WARMING_NODE, NOWHERE, LeaseNode, Load, RoomNode, WarmingNode, forget
+from lb.ring import NO_LEASE, NO_LOAD, NO_WARMING_NODE, NOWHERE, LeaseNode, Load, RoomNode, WarmingNode, clear_links
 
 EMPTY: Final = 0  # no pod in the slot
 PENDING: Final = 1  # known, but not shown to be ready
@@ -141,7 +141,7 @@ class PodTracker(RoomNode):
 
     def forget_room(self) -> None:
         """Clear the references of the room structure."""
-        forget(self)
+        clear_links(self)
         self.room_load = NO_LOAD
 
     def forget_latency(self) -> None:
