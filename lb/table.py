@@ -87,7 +87,7 @@ class TrackerTable(ServingTable):
 
         The slot is never picked, and lookups prefer any other slot with its names. Return None if the table is full.
         """
-        tracker = self._take_slot(identity, address)
+        tracker = self._claim_slot(identity, address)
         if tracker is not None:
             self._indexes.enrol_behind(tracker)
             tracker.state = DRAINING
@@ -307,12 +307,12 @@ class TrackerTable(ServingTable):
 
     def _enrol_slot(self, identity: str, address: str) -> PodTracker | None:
         """Give the pod the lowest empty slot, the newest of its names. Return None if the table is full."""
-        tracker = self._take_slot(identity, address)
+        tracker = self._claim_slot(identity, address)
         if tracker is not None:
             self._indexes.enrol(tracker)
         return tracker
 
-    def _take_slot(self, identity: str, address: str) -> PodTracker | None:
+    def _claim_slot(self, identity: str, address: str) -> PodTracker | None:
         """Give the pod the lowest empty slot, in no index yet. Return None if the table is full."""
         slots_before = len(self.slots)
         tracker = self._array.claim_lowest()

@@ -126,16 +126,16 @@ class Group:
 
     def set_data_planes(self, data_planes: tuple[MemberName, ...]) -> None:
         """Set the data planes of this replica. A data plane that is no longer named has ended."""
-        self._set_replica(replace(self.replica, data_planes=data_planes))
+        self._announce_replica(replace(self.replica, data_planes=data_planes))
 
     def set_process(self, machine: str, process: int, started: int, pod: str) -> None:
         """Set the process and the pod by which others can prove that this replica has ended."""
-        self._set_replica(replace(self.replica, machine=machine, process=process, started=started, pod=pod))
+        self._announce_replica(replace(self.replica, machine=machine, process=process, started=started, pod=pod))
 
     def set_writes(self, writes: bool) -> None:
         """Set whether this replica may write objects of the cluster, from the next view on."""
         if writes != self.replica.writes:
-            self._set_replica(replace(self.replica, writes=writes))
+            self._announce_replica(replace(self.replica, writes=writes))
 
     def set_lives(self, lives: RevisionLives) -> None:
         """Set the lives of the revisions of this replica, and send the changes to the others."""
@@ -310,7 +310,7 @@ class Group:
 
     # --- internal ---
 
-    def _set_replica(self, replica: Replica) -> None:
+    def _announce_replica(self, replica: Replica) -> None:
         self.replica = replica
         self._send_hellos()
         self._propose_if_outdated()

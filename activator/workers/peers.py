@@ -73,7 +73,7 @@ class Peers:
     def link(self, worker: int, sock: socket.socket, seal: FrameSeal | None = None) -> None:
         """Add a link to this worker, in place of a former one; with a seal if it belongs to another replica."""
         assert self.member is not None
-        self._end(worker)
+        self._end_link(worker)
         link = self._links[worker] = _Link(worker, seal is not None)
         link.wire = Wire(
             sock,
@@ -117,7 +117,7 @@ class Peers:
         if self.answers is not None:
             self.answers.set_members(workers)
         for worker in [worker for worker in self._links if worker not in workers]:
-            self._end(worker)
+            self._end_link(worker)
 
     # --- internal ---
 
@@ -160,10 +160,10 @@ class Peers:
     def _lost(self, link: _Link) -> None:
         """Report a link that has ended."""
         if self._links.get(link.number) is link:  # else another link has replaced it
-            self._end(link.number)
+            self._end_link(link.number)
             self._unlinked(link.number)
 
-    def _end(self, worker: int) -> None:
+    def _end_link(self, worker: int) -> None:
         link = self._links.pop(worker, None)
         if link is not None:
             assert self.member is not None and link.wire is not None

@@ -44,7 +44,7 @@ class OwnLoads:
     def changes(self, slots_max: int) -> tuple[list[PodLoad], int]:
         """Inspect up to `slots_max` slots from `slot` on; return the changed loads, and the number of these slots.
 
-        `slot` is 0 after the end of the table.
+        The changed loads count as reported from then on. `slot` is 0 after the end of the table.
         """
         changed: list[PodLoad] = []
         table = self.throttler.table
@@ -56,14 +56,14 @@ class OwnLoads:
             count = int(tracker.in_flight)
             if count > 0:
                 self._busy_pods += 1
-            self._note_change(tracker.identity, count, changed)
+            self._append_if_changed(tracker.identity, count, changed)
         self.slot = end
         if end >= table.length:
             if self._busy_pods != len(self.reported):
                 for identity in list(self.reported):
                     found = table.find_identity(identity)
                     if found is None or found.state == DRAINING:
-                        self._note_change(identity, 0, changed)
+                        self._append_if_changed(identity, 0, changed)
             self.slot = self._busy_pods = 0
         return changed, max(end - begin, 1)
 
@@ -74,7 +74,7 @@ class OwnLoads:
         self.slot = self._busy_pods = 0
         return had
 
-    def _note_change(self, identity: str, count: int, changed: list[PodLoad]) -> None:
+    def _append_if_changed(self, identity: str, count: int, changed: list[PodLoad]) -> None:
         """Append the load of a pod to `changed`, and record it as reported, if it differs from the last report."""
         if self.reported.get(identity, 0) == count:
             return

@@ -154,7 +154,7 @@ class Borrowing(SlotSource):
             return
         waiter.arrival_at_owner = message.number
         if waiter.never_waits:
-            self._refuse(waiter)
+            self._refuse_impatient(waiter)
         elif len(self.wanted) == 1:
             self.throttler.queue.report_queue_formed()
 
@@ -173,7 +173,7 @@ class Borrowing(SlotSource):
             self.early[waiter] = message
             self._schedule_check(waiter, message, self._now() + EARLY_S)
         else:
-            self._serve(waiter, message, tracker)
+            self._grant_to(waiter, message, tracker)
 
     def refused(self, message: Refused) -> None:
         waiter = self.wanted.pop(message.request, None)
@@ -219,9 +219,9 @@ class Borrowing(SlotSource):
         if self.epoch:
             self._send(Want(self.epoch, self.key, self._description(waiter)))
         elif waiter.never_waits:
-            self._later(0.0, lambda: self._refuse(waiter))
+            self._later(0.0, lambda: self._refuse_impatient(waiter))
 
-    def _refuse(self, waiter: Waiter) -> None:
+    def _refuse_impatient(self, waiter: Waiter) -> None:
         """Reject a waiter that does not wait, unless it has left the queue."""
         if self.wanted.get(waiter.arrival) is waiter:
             self.cancelled(waiter)
@@ -282,6 +282,7 @@ class Borrowing(SlotSource):
             self._return_slot(slot)
 
     def _set_lends(self, lends: bool) -> None:
+        """Record whether the owner lends; if it does not, return all idle slots."""
         self.lends = lends
         if not lends:
             self.return_idle()
@@ -297,7 +298,7 @@ class Borrowing(SlotSource):
             return None
         return tracker
 
-    def _serve(self, waiter: Waiter, message: Granted, tracker: PodTracker) -> None:
+    def _grant_to(self, waiter: Waiter, message: Granted, tracker: PodTracker) -> None:
         del self.wanted[waiter.arrival]
         self._slot = message.slot
         self.throttler.grant_lent(self, waiter, tracker)
@@ -317,7 +318,7 @@ class Borrowing(SlotSource):
                 self._return_slot(message.slot)
                 self._want_again(waiter, message.identity)
             else:
-                self._serve(waiter, message, tracker)
+                self._grant_to(waiter, message, tracker)
 
         self._later(EARLY_STEP_S, check)
 

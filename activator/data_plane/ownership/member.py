@@ -140,7 +140,7 @@ class Member:
             for number in self._forgotten.pop(key, set()):
                 self.peers[number].registered = 0
                 self._drop(number)  # it registers on its next link
-            self._complete_registered()  # after these messages, which may contain registrations
+            self._begin_where_registered()  # after these messages, which may contain registrations
         else:
             self._pop_unknown(key)  # messages to the former owner, which this member was; the present one gets them
             self._borrow(throttler, owner)
@@ -222,7 +222,7 @@ class Member:
                 self._register_with(peer.number)
         for peer in list(self.peers.values()):
             self._process_early(peer)
-        self._complete_registered()
+        self._begin_where_registered()
 
     def linked(self, number: int) -> None:
         """Record a new link to a member, before any message; register over it if the member is in the view."""
@@ -301,7 +301,7 @@ class Member:
                 peer.begun = peer.registered = message.epoch
                 for lending in self._lendings():
                     lending.registered(number, message.epoch)
-                self._complete_registered()
+                self._begin_where_registered()
         elif message.epoch >= peer.begun:
             peer.begun = message.epoch
             self._process_from_borrower(number, message)
@@ -387,7 +387,7 @@ class Member:
         del self.peers[number]
 
     def _apply_owner(self, key: str) -> None:
-        """Apply the owner of the present view to a revision."""
+        """Own or borrow a revision, as the present view requires; continue or restart with the same owner."""
         owner = self.view.owner_of(key)
         owned = self.owned.get(key)
         if owned is None:
@@ -463,7 +463,7 @@ class Member:
                 borrowed.borrowing.register(epoch)
         self._send(number, Registered(epoch, ""))
 
-    def _complete_registered(self) -> None:
+    def _begin_where_registered(self) -> None:
         """Begin to grant slots of the owned revisions for which every other member has registered."""
         for owned in self.owned.values():
             if not owned.complete:

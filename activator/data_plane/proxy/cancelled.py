@@ -52,10 +52,10 @@ class CancelledRequest(EndedRequest):
         self._become_user_of(pod, now_s + (wait_s if wait_s > 0.0 else CLOSE_PATIENCE_S), wait_s > 0.0)
 
     def expired(self, now_s: float) -> None:
-        self._stop()
+        self._abort_and_release()
 
     def response_end(self, trailers: Headers) -> None:
         if self._is_tunnel:
-            self._stop()
+            self._abort_and_release()
         else:
             self._release()

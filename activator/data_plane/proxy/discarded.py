@@ -65,7 +65,7 @@ class DiscardedResponse(EndedRequest):
         if pod is None or lease is None:
             return
         if not outlives_request(self._throttler.spec):
-            self._stop()
+            self._abort_and_release()
             return
         self._pod = self._lease = None
         self._wheel.cancel(self)

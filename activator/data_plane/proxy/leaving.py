@@ -54,7 +54,7 @@ def fall_back(exchange: ProxiedExchange, key: str, reason: Reason, any_method: b
 
 
 def _release_all_of(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
-    """Release all that the request holds of its revision, which is left; the body can be sent again."""
+    """Release all that the request holds of the revision that it leaves; its body can be sent again."""
     if exchange.filters is not None:
         exchange.filters.cancel_hold()
     exchange.gathered_max = 0

@@ -80,7 +80,7 @@ class Quotas:
         """Apply the quotas of these users and keep their usage."""
         specs = {key_of(user.name): user for user in users if user.quota is not None}
         for key in [key for key in self.quotas if key not in specs]:
-            self._drop(self.quotas[key])
+            self._remove_limits(self.quotas[key])
         is_new = False
         for key, user in specs.items():
             assert user.quota is not None
@@ -454,7 +454,7 @@ class Quotas:
                 self._replies.report_level(quota, quota.ledger, frozenset([number]))
 
     def _apply_owner(self, quota: Quota) -> None:
-        """Apply the owner of the present view to a quota."""
+        """Set the owner of a quota by the present view, and create, keep or drop its ledger accordingly."""
         view = self._view
         quota.owner = self._links.number if view is None else view.owner_of(quota.key)
         ledger = quota.ledger
@@ -480,7 +480,7 @@ class Quotas:
         for ledger in self._ledgers():
             ledger.forget_member(number, self._now())
 
-    def _drop(self, quota: Quota) -> None:
+    def _remove_limits(self, quota: Quota) -> None:
         """Remove the limits of a user, and admit its undecided requests; open ones are counted until they end."""
         if quota.is_dropped:
             return

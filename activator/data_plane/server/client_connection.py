@@ -225,7 +225,7 @@ class ClientConnection(RegisteredConnection):
         if self._phase > LINGERING:
             self._abort_unless_taken(now_s)
         elif self._phase == LINGERING:
-            self._judge_lingering(now_s)
+            self._end_lingering_if_due(now_s)
         else:
             self._check_deadlines(now_s)
 
@@ -234,7 +234,7 @@ class ClientConnection(RegisteredConnection):
         self._quiet_since_s += pause_s
 
     def _check_deadlines(self, now_s: float) -> None:
-        """Handle a deadline of an open connection that has passed, and set the timer to the next one."""
+        """Act on a deadline of an open connection that has passed; then close it if it is idle, or set the timer."""
         deadlines = self._deadlines
         if deadlines.body_s <= now_s:
             self._body_due(now_s)
@@ -327,7 +327,7 @@ class ClientConnection(RegisteredConnection):
                 writer.write_eof()
             self._update_reading()
             self._quiet_since_s = self._begin_closing(is_whole).since_s
-            self._judge_lingering(self._quiet_since_s)
+            self._end_lingering_if_due(self._quiet_since_s)
 
     def _close(self, is_whole: bool) -> None:
         """Close now; written data is still sent."""
@@ -351,7 +351,7 @@ class ClientConnection(RegisteredConnection):
             closing.since_s = now_s
         return closing
 
-    def _judge_lingering(self, now_s: float) -> None:
+    def _end_lingering_if_due(self, now_s: float) -> None:
         """End a lingering connection whose time is over; until then keep reading.
 
         A reset could destroy a response that the client has not read yet.
@@ -390,7 +390,7 @@ class ClientConnection(RegisteredConnection):
         elif self._phase == LINGERING and (
             closing is not None and not closing.has_been_checked()
         ):  # otherwise the client has been given time to take the response
-            self._judge_lingering(now_s)
+            self._end_lingering_if_due(now_s)
 
     def _client_ended(self) -> None:
         """Handle a client that has closed its side with no request pending; written data is still sent."""

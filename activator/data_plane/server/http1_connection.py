@@ -298,7 +298,7 @@ class Http1Connection(StreamOwner):
         else:
             return
         if stream.close:
-            self._drop_next()
+            self._cancel_next()
             self._close_in_order(not stream.request_ended or self._reading.is_paused(), stream.until_close, True)
             return
         self._quiet_since_s = stream.exchange.done_s
@@ -315,12 +315,12 @@ class Http1Connection(StreamOwner):
             return
         # An orderly close delivers the responses before it; the framing shows the client that this one is cut.
         self._current = None
-        self._drop_next()
+        self._cancel_next()
         self._close_in_order(True, True, False)
 
     def begin_tunnel(self, stream: Http1Stream) -> None:
         self._tunnel = stream
-        self._drop_next()
+        self._cancel_next()
         data = self._parser.take_unparsed()
         if data:
             stream.exchange.request_body(data)
@@ -437,9 +437,9 @@ class Http1Connection(StreamOwner):
         self._current = None
         if current is not None:
             current.exchange.client_gone()
-        self._drop_next()
+        self._cancel_next()
 
-    def _drop_next(self) -> None:
+    def _cancel_next(self) -> None:
         stream = self._next
         self._next = None
         if stream is not None:

@@ -179,7 +179,7 @@ class ResponseStore(StoredResponseOwner):
     def read_ends(self, answer: StoredResponse) -> None:
         answer.readers -= 1
         if answer.is_forgotten and answer.readers == 0:
-            self._release(answer)
+            self._release_bytes(answer)
 
     # --- the end ---
 
@@ -260,10 +260,10 @@ class ResponseStore(StoredResponseOwner):
         if len(self._gone) > GONE_MAX:
             del self._gone[next(iter(self._gone))]
         if answer.readers == 0:
-            self._release(answer)
+            self._release_bytes(answer)
         self._update_open()
 
-    def _release(self, answer: StoredResponse) -> None:
+    def _release_bytes(self, answer: StoredResponse) -> None:
         key = answer.throttler.key
         usage = self._usage[key]
         self._account(answer, -answer.bytes)

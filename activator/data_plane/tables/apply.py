@@ -202,14 +202,14 @@ class RevisionTables:
             self._forget(key)  # the revision could not be created
 
     def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
-        """Return the throttler that may have free slots for its queue, or None."""
+        """Apply an effect; return the throttler that may now have free slots for its queue, or None."""
         if type(effect) is RebuildRevision:
             return self._begin_rebuild(effect)
         if type(effect) is RebuildPods:
             return self._continue_rebuild(effect)
         self._abandon_rebuild(effect.key)
         if type(effect) is SetRevision:
-            return self._set_revision(effect.spec, effect.life)
+            return self._create_or_reconfigure(effect.spec, effect.life)
         throttler = self.throttlers.get(effect.key)
         return None if throttler is None else self._apply_to_revision(throttler, effect)
 
@@ -237,7 +237,7 @@ class RevisionTables:
             self._drop_revision(throttler)
         return None
 
-    def _set_revision(self, spec: RevisionSpec, life: int) -> RevisionThrottler:
+    def _create_or_reconfigure(self, spec: RevisionSpec, life: int) -> RevisionThrottler:
         throttler = self.throttlers.get(spec.key)
         if throttler is None:
             throttler = RevisionThrottler(
@@ -282,12 +282,12 @@ class RevisionTables:
         key = effect.key
         throttler = self.throttlers.get(key)
         if throttler is None:
-            throttler = self._set_revision(effect.spec, effect.life)
+            throttler = self._create_or_reconfigure(effect.spec, effect.life)
         self._abandon_rebuild(key)
         self._generation = max(self._generation, highest_generation(throttler.table))
         rebuild = Rebuild(throttler, self._new_table(effect.spec), effect.spec, effect.failure, effect.retry_s)
         self._rebuilds[key] = rebuild
-        self._fill(rebuild, effect.pods)
+        self._place_pods(rebuild, effect.pods)
         return self._finish_rebuild(rebuild) if effect.complete else None
 
     def _continue_rebuild(self, effect: RebuildPods) -> RevisionThrottler | None:
@@ -300,10 +300,10 @@ class RevisionTables:
             return None
         rebuild.parts += 1
         rebuild.progressed = True
-        self._fill(rebuild, effect.pods)
+        self._place_pods(rebuild, effect.pods)
         return self._finish_rebuild(rebuild) if effect.complete else None
 
-    def _fill(self, rebuild: Rebuild, pods: tuple[PlacePod, ...]) -> None:
+    def _place_pods(self, rebuild: Rebuild, pods: tuple[PlacePod, ...]) -> None:
         rebuild.make_slots(len(pods))
         for pod in pods:
             tracker = rebuild.place(pod)

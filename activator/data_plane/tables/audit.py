@@ -163,7 +163,7 @@ class Auditor(Periodic):
         return None
 
     def _check_slot(self, check: RevisionCheck) -> str:
-        """Return the difference between a pod's leases and the in-flight count of its slot; "" if there is none."""
+        """Check and count one slot; return how its leases and its in-flight count differ, "" if they do not."""
         check.table.check_slot(check.slot)
         tracker = check.table.slots[check.slot]
         leases = 0

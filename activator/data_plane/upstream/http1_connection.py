@@ -142,7 +142,7 @@ class Http1PodConnection(PooledConnection):
     def cut(self) -> None:
         self.exchange = None
         if not self.is_closed:
-            self._mark_closed()
+            self._mark_and_report_closed()
             if self._writer is not None:
                 self._writer.cut()
 
@@ -229,7 +229,7 @@ class Http1PodConnection(PooledConnection):
         exchange = self.exchange
         if has_data and exchange is not None and self._parser.tunnelling:
             self.exchange = None
-            self._mark_closed()
+            self._mark_and_report_closed()
             exchange.response_end([])
 
     def _lost(self, error: Exception | None) -> None:
@@ -239,7 +239,7 @@ class Http1PodConnection(PooledConnection):
         if self.outlives_close and isinstance(error, TimeoutError):
             self.exchange = None  # this side's timeout for the TLS shutdown, not a failure of the pod
         if self.exchange is None:
-            self._mark_closed()
+            self._mark_and_report_closed()
             return
         self._transport = None  # it is closed
         self._writer = None

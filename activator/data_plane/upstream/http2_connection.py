@@ -78,7 +78,7 @@ class Http2PodConnection(Http2StreamOwner):
 
     def close(self) -> None:
         if not self.is_closed:
-            self._mark_closed()
+            self._mark_and_report_closed()
             if self._transport is not None:
                 self.codec.fail(NO_ERROR, "")  # sends a GOAWAY (RFC 9113 5.4.1)
             self._close_in_time()
@@ -247,7 +247,7 @@ class Http2PodConnection(Http2StreamOwner):
                 self.reserved_streams -= 1
                 users.append(waiting)
         self._before_settings = []
-        self._mark_closed()
+        self._mark_and_report_closed()
         if in_order:
             self._close_in_time()
         elif self._writer is not None:

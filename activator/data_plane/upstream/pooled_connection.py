@@ -52,7 +52,7 @@ class PooledConnection(Connection):
     def close(self) -> None:
         """Close a connection that carries nothing, in order."""
         if not self.is_closed:
-            self._mark_closed()
+            self._mark_and_report_closed()
             self._close_in_time()
 
     # --- asyncio protocol ---
@@ -91,7 +91,7 @@ class PooledConnection(Connection):
             self._parse_all()
         return has_data
 
-    def _mark_closed(self) -> None:
+    def _mark_and_report_closed(self) -> None:
         self.is_closed = True
         self._owner.closed(self)
 
