@@ -139,10 +139,10 @@ class TrackerTable(ServingTable):
             if self.far is NO_ROOMS:
                 self._make_far_structure()
             if warms:
-                self.warm_up.leave(self, tracker)
+                self.warm_up.remove_pod(self, tracker)
         tracker.is_far = is_far
         if warms and not is_far:
-            self.warm_up.arrive(tracker)
+            self.warm_up.add_pod(tracker)
         self._update_room(tracker)
 
     def set_elsewhere(self, tracker: PodTracker, count: int) -> None:
@@ -341,10 +341,10 @@ class TrackerTable(ServingTable):
         self.capacity += tracker.capacity() - before
         warms = self.slow_starts and not tracker.is_far
         if warms and tracker.is_routable() and not was_routable:
-            self.warm_up.arrive(tracker)
+            self.warm_up.add_pod(tracker)
         self._update_room(tracker)
         if warms and was_routable and not tracker.is_routable():
-            self.warm_up.leave(self, tracker)
+            self.warm_up.remove_pod(self, tracker)
 
     def _begin_drain(self, tracker: PodTracker) -> None:
         """Make the pod drain: it gets no more requests, and the policy is notified."""
@@ -354,7 +354,7 @@ class TrackerTable(ServingTable):
         self.draining += 1
         self._update_room(tracker)
         if self.slow_starts and was_routable and not tracker.is_far:
-            self.warm_up.leave(self, tracker)
+            self.warm_up.remove_pod(self, tracker)
         try:
             self.policy.on_remove(tracker)
         except Exception as error:

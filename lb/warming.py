@@ -105,7 +105,7 @@ class WarmUp:
 
     # Structure.
 
-    def arrive(self, tracker: PodTracker) -> None:
+    def add_pod(self, tracker: PodTracker) -> None:
         """Add a near pod that has become routable and is in no structure yet."""
         if self.warm_count == 0:
             self.warm_count = 1
@@ -122,7 +122,7 @@ class WarmUp:
         tracker.warming_node = node
         tracker.warming = True
 
-    def leave(self, table: PodTable, tracker: PodTracker) -> None:
+    def remove_pod(self, table: PodTable, tracker: PodTracker) -> None:
         """Remove a pod that is not routable or not near any more, and is in no structure."""
         if tracker.warming:
             self._end_warming(tracker)

@@ -389,7 +389,7 @@ class DataPlane:
             await pause(ANSWERS_CHECK_S)
         finished = answers.pending == 0
         answers.cut()
-        lost = answers.lose()
+        lost = answers.forget_all()
         if lost:
             log.warning("discarded %d stored responses that no client had fetched", lost)
         return finished

@@ -421,10 +421,10 @@ class Group:
         self._proposal = Proposal(view, others, self._now())
         for seat in others:
             if self.contacts.by_seat[seat].is_linked:
-                self._send(seat, self._proposing(view))
+                self._send(seat, self._proposal_message(view))
         self._commit_if_accepted()
 
-    def _proposing(self, view: GroupView) -> Propose:
+    def _proposal_message(self, view: GroupView) -> Propose:
         """Return the proposal of a view. Replicas that outlive this one can then have the end of others proven."""
         return Propose(view, self.contacts.known(view.unproven)[-HELLO_ALIVE_MAX:])
 
@@ -476,11 +476,11 @@ class Group:
         proposal = self._proposal
         if proposal is not None:
             if contact.seat in proposal.waiting and beat.accepted < proposal.view.epoch:
-                self._send(contact.seat, self._proposing(proposal.view))
+                self._send(contact.seat, self._proposal_message(proposal.view))
             return
         is_behind = beat.effective < self.effective.epoch and contact.is_in(self.effective)
         if is_behind and self.coordinator() == self.seat and self.accepted is self.effective:
-            self._send(contact.seat, self._proposing(self.effective))
+            self._send(contact.seat, self._proposal_message(self.effective))
             self._send(contact.seat, Commit(self.effective.epoch))
 
     def _allow_by_majority(self, now_s: float) -> None:

@@ -133,7 +133,7 @@ class Worker:
     # --- messages of and to the parent ---
 
     def send(self, message: FromWorker) -> None:
-        """Send a message at the end of this turn."""
+        """Send a message at the end of this turn; without a parent drop it, and exit after `Drained`."""
         if self._is_orphan:
             if isinstance(message, Drained):
                 self._exit_with(EXIT_ENDED if message.finished else EXIT_ORPHANED)

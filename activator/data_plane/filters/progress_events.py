@@ -78,7 +78,7 @@ class ProgressStream(ClientWrapper):
         wheel.arm(self._tick, self._began_s + spec.after_s)
 
     def tick(self, now_s: float) -> None:
-        """Send a comment."""
+        """Send a comment, unless the request is incomplete or its client has a backlog; set the timer again."""
         exchange = self._exchange
         if exchange is None or self._tick is None or exchange.over:
             return

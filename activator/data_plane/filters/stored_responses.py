@@ -49,7 +49,7 @@ class StoredResponses(Filter):
             request.reason = stored.exchange.reason
             request.respond(refusal, body, is_logged=False)
             return
-        accepted, body = self._response_store.state(stored)
+        accepted, body = self._response_store.pending_response(stored)
         headers = accepted.headers.with_line(b"Location", path_of(stored))
         accepted.headers = headers.with_line(b"Preference-Applied", b"respond-async")
         request.respond(accepted, body)

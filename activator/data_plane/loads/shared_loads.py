@@ -152,7 +152,7 @@ class SharedLoads(Deadline):
     # --- peers ---
 
     def linked(self, peer: int) -> None:
-        """Handle a new link, before any message."""
+        """Send the loads reported so far over a new link to a peer, before any message."""
         self._received[peer] = {}
         for name, own in self._own.items():
             if own.reported:

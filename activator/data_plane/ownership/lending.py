@@ -371,7 +371,7 @@ class Lending(SlotLender):
                 self._send(borrower.number, Recall(borrower.epoch, self.throttler.common_name))
 
     def granted(self, waiter: RemoteWaiter, lease: Lease) -> None:
-        """Send a grant to the waiter's member, which counts it."""
+        """Send a grant to the waiter's member, which counts the grant."""
         throttler = self.throttler
         throttler.counters.granted_total -= 1
         if lease.exempt:

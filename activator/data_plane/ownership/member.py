@@ -471,7 +471,7 @@ class Member:
 
     def _begin_if_registered(self, owned: OwnedRevision) -> None:
         """Begin to grant if no member can still act on a grant of a former owner."""
-        numbers = self.view.to_register(self.number, self.peers)
+        numbers = self.view.members_to_register(self.number, self.peers)
         if numbers is None:
             return
         for number in numbers:

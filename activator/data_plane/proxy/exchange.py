@@ -234,7 +234,7 @@ class ProxiedExchange(Exchange):
         throttler, capture = self.throttler, self.capture
         if self.phase == GATHERING and throttler is not None:
             self._resume_filters(throttler)  # a pod with a free slot may take the data at once
-            if capture is None and self.capture is not None:
+            if capture is None and self.capture is not None:  # a filter has begun the capture just now
                 self.capture.client_sent(data)
             pod = self.pod
             if pod is not None:
@@ -312,6 +312,7 @@ class ProxiedExchange(Exchange):
             self.context.bodies.later(self._continue)
 
     def _continue(self) -> None:
+        """Do what `continue_soon` has scheduled, depending on the phase by now."""
         self._is_continuing = False
         if self.over:
             return

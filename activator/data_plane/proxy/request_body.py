@@ -179,7 +179,7 @@ class RequestBody:
     # --- with a pod ---
 
     def start(self, pod: PodStream, head: RequestHead, edits: HeadEdits | None, may_be_sent_again: bool) -> bool:
-        """Send the edited head and the held part; return True if `feed` must be called in another turn for the rest."""
+        """Send the edited head and the held part; return True if the rest needs `send_share` in another turn."""
         self._pod = pod
         self._edits = edits
         self._pod_full = False
@@ -213,7 +213,7 @@ class RequestBody:
             self._drop_held()  # too large to be sent again
         pod.send_body(data)
 
-    def feed(self) -> bool:
+    def send_share(self) -> bool:
         """Send a share of the buffer to the pod; return True if there is more and the pod takes it.
 
         Raises OSError if a temporary file cannot be read.
@@ -279,7 +279,7 @@ class RequestBody:
         self._pause_for_pod()
 
     def pod_drained(self) -> bool:
-        """Resume after the pod has taken its data; return True if `feed` must be called."""
+        """Resume after the pod has taken its data; return True if `send_share` must be called."""
         self._pod_full = False
         if self._overflow is not None:
             return True

@@ -177,6 +177,7 @@ class _Node:
         self._headers: dict[bytes, dict[bytes, _Node]] = {}
 
     def add(self, rule: Rule, position: int, headers_met: int) -> None:
+        """Add a rule below this node, which requires the first `headers_met` of the rule's header conditions."""
         if position < self.lowest:
             self.lowest = position
         match = rule.match

@@ -117,7 +117,7 @@ class StatusExchange(Exchange):
         if self._member == self._store.number:
             self._respond_from_store()
         elif self._member < 0:
-            self._respond(*self._store.absent(self._identity))
+            self._respond(*self._store.absence_response(self._identity))
         elif self._links.has_ended(self._member):
             text = refusal_text(Reason.ANSWER_GONE, "the process that stored it has ended")
             self._respond(refusal_head(Reason.ANSWER_GONE, text, 0), text)
@@ -130,12 +130,12 @@ class StatusExchange(Exchange):
         store = self._store
         answer = store.find(self._identity)
         if answer is None:
-            self._respond(*store.absent(self._identity))
+            self._respond(*store.absence_response(self._identity))
         elif self.head.method == b"DELETE":
             store.delete(answer)
             self._respond(ResponseHead(204, PHRASES[204], Fields(b""), -1, False), b"")
         elif not answer.is_done:
-            self._respond(*store.state(answer))
+            self._respond(*store.pending_response(answer))
         else:
             stored_head = answer.head
             assert stored_head is not None

@@ -357,7 +357,7 @@ class Quotas:
         view = self._view
         others: set[int] | None = set()
         if view is not None:
-            others = view.to_register(self._links.number, self._members)
+            others = view.members_to_register(self._links.number, self._members)
         if others is None:
             return
         replied = min([self._members[other].replied if other in self._members else 0 for other in others], default=-1)

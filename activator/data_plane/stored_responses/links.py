@@ -147,13 +147,13 @@ class StoredResponseLinks:
             if answer is not None:
                 store.delete(answer)
                 return StoredResponsePart(query.number, 204, b"No Content", b"", False, 0, b"", [])
-            head, body = store.absent(query.identity)
+            head, body = store.absence_response(query.identity)
         elif answer is None:
             if query.offset > 0:
                 return StoredResponsePart(query.number, 0, b"", b"", False, 0, b"", [])
-            head, body = store.absent(query.identity)
+            head, body = store.absence_response(query.identity)
         elif not answer.is_done:
-            head, body = store.state(answer)
+            head, body = store.pending_response(answer)
         else:
             stored_head = answer.head
             assert stored_head is not None

@@ -89,7 +89,7 @@ class ResponseStore(StoredResponseOwner):
     # --- requests ---
 
     def accept(self, throttler: RevisionThrottler, client: ClientStream) -> StoredResponse | None:
-        """Return a new stored response for a request; None if there is no room."""
+        """Create and count a stored response for a request; return None if there is no room."""
         spec = throttler.spec.filters.respond_async
         if spec is None or self.is_closing or not self._has_room(throttler.key, spec):
             self.totals["synchronous"] += 1
@@ -134,13 +134,13 @@ class ResponseStore(StoredResponseOwner):
             self.pending -= 1
             answer.exchange.client_gone()
 
-    def absent(self, identity: str) -> tuple[ResponseHead, bytes]:
+    def absence_response(self, identity: str) -> tuple[ResponseHead, bytes]:
         """Return the response for an unknown or forgotten name."""
         reason = Reason.ANSWER_GONE if identity in self._gone else Reason.NO_ANSWER
         text = refusal_text(reason, "")
         return refusal_head(reason, text, 0), text
 
-    def state(self, answer: StoredResponse) -> tuple[ResponseHead, bytes]:
+    def pending_response(self, answer: StoredResponse) -> tuple[ResponseHead, bytes]:
         """Return a 202 with the state of a pending request."""
         throttler = answer.throttler
         exchange = answer.exchange
@@ -193,7 +193,7 @@ class ResponseStore(StoredResponseOwner):
             if not answer.is_done:
                 answer.exchange.revoked(Reason.DRAINING, "")
 
-    def lose(self) -> int:
+    def forget_all(self) -> int:
         """Forget all responses; return how many were never read."""
         lost = sum(not answer.was_read for answer in self.kept.values())
         self.totals["lost"] += lost

@@ -180,7 +180,7 @@ class RevisionTables:
             self._suspicions.begin(throttler, tracker)
 
     def end_dropped(self) -> None:
-        """Remove up to ENDED_PER_TURN_MAX removed revisions whose requests have all ended; called periodically."""
+        """Report the end of removed revisions without requests, at most ENDED_PER_TURN_MAX; called periodically."""
         ended = []
         for throttler in self.dropped.values():
             if not throttler.has_requests():

@@ -69,7 +69,7 @@ class Rebuild:
         self.table.set_max_scale(min(slots, scale) if is_known(scale, SLOTS_MAX) else slots)
 
     def place(self, pod: PlacePod) -> PodTracker | None:
-        """Return the new slot of a pod, with its attachment from the old table; None if all slots are taken."""
+        """Give a pod a slot of the new table, with its attachment from the old one; return None if all are taken."""
         tracker = self.table.add(pod.identity, pod.address, pod.limit, pod.state)
         if tracker is None:
             return None

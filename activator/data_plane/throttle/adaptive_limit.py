@@ -67,9 +67,9 @@ class AdaptiveLimit:
             peak = self._peak
             self._total_s, self._count, self._peak = 0.0, 0, 0
             self._window_since_s = now_s
-            self._judge(latency_s, peak)
+            self._adjust(latency_s, peak)
 
-    def _judge(self, latency_s: float, peak: int) -> None:
+    def _adjust(self, latency_s: float, peak: int) -> None:
         """Adjust the base and the limit after a window. `latency_s`: its mean; `peak`: the most requests in flight."""
         if self.base_s == 0.0:
             self.base_s = latency_s

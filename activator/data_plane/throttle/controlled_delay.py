@@ -27,7 +27,7 @@ class ControlledDelay:
         self.interval_s = interval_s
         self._standing_since_s: float = 0.0
 
-    def queue_formed(self, now_s: float) -> None:
+    def restart_interval(self, now_s: float) -> None:
         """Restart the interval: a first request waits, or a first pod is ready after a time without one."""
         self._standing_since_s = now_s
 

@@ -235,7 +235,7 @@ class RevisionQueue:
         """Record that a pod is ready; `is_first`: no other pod was ready."""
         self.was_ready = True
         if is_first and self.delay is not None:
-            self.delay.queue_formed(self._now())
+            self.delay.restart_interval(self._now())
         start = self.start
         if start is not None:
             start.ready_s = self._now()
@@ -262,7 +262,7 @@ class RevisionQueue:
         if (spec.queue.target_wait_s, spec.queue.target_interval_s) != (old.target_wait_s, old.target_interval_s):
             self.delay = _delay_of(spec.queue)
             if self.delay is not None:
-                self.delay.queue_formed(self._now())
+                self.delay.restart_interval(self._now())
         if spec.queue.discipline == old.discipline and spec.queue.rules == old.rules:
             return
         former = self.waiters
@@ -377,7 +377,7 @@ class RevisionQueue:
             now_s = self._now()
             self.forecast.queue_formed(now_s)
             if self.delay is not None:
-                self.delay.queue_formed(now_s)
+                self.delay.restart_interval(now_s)
             if sharing.source is None and not waiter.is_remote:
                 self._events.queue_formed(self._key)
             if sharing.lending is not None:

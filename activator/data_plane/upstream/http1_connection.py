@@ -214,7 +214,9 @@ class Http1PodConnection(PooledConnection):
             exchange.response_end([])
             return not self.is_closed  # the other direction stays open until it ends, too
         if exchange is not None and not self.is_closed:
-            self._ended(True)  # now, because the transport closes only after the pod has read all of the request
+            self._complete_or_fail(
+                True
+            )  # now, because the transport closes only after the pod has read all of the request
         return None  # the transport closes, and `connection_lost` follows
 
     def _read_last(self) -> None:
@@ -243,14 +245,14 @@ class Http1PodConnection(PooledConnection):
             return
         self._transport = None  # it is closed
         self._writer = None
-        self._ended(error is None)
+        self._complete_or_fail(error is None)
 
     def _release(self) -> None:
         super()._release()
         self._parser.retire()
         self._stream = None
 
-    def _ended(self, orderly: bool) -> None:
+    def _complete_or_fail(self, orderly: bool) -> None:
         """Complete or fail the exchange at the end of the pod's data. `orderly`: the connection did not break."""
         untouched = self.reused and not self._parser.started
         if orderly:

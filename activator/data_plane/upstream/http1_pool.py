@@ -139,7 +139,7 @@ class Http1Pool(PodPool):
         if self._idle:
             self._context.wheel.arm(self._sweep, self._idle[0].last_read_s + self._idle_max_s)
 
-    def _remove_connection(self, connection: PooledConnection) -> None:
+    def _remove_from_available(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http1PodConnection)
         if connection in self._idle:
             self._idle.remove(connection)

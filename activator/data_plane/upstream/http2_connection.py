@@ -165,7 +165,7 @@ class Http2PodConnection(Http2StreamOwner):
     def eof_received(self) -> bool | None:
         self._parse_all()
         if not self.is_closed:
-            self._ended()
+            self._fail_after_close()
         return None  # the transport closes, and `connection_lost` follows
 
     def _read_last(self) -> None:
@@ -180,7 +180,7 @@ class Http2PodConnection(Http2StreamOwner):
     def _lost(self, error: Exception | None) -> None:
         self._parse_all()
         if not self.is_closed:
-            self._ended()
+            self._fail_after_close()
 
     def _release(self) -> None:
         super()._release()
@@ -220,7 +220,7 @@ class Http2PodConnection(Http2StreamOwner):
                 stream.send_request(head, body)
         self.room_changed()
 
-    def _ended(self) -> None:
+    def _fail_after_close(self) -> None:
         """Fail all exchanges without a complete response: the pod has closed the connection."""
         if self.codec.streams:
             self._owner.pod_closed(self)

@@ -92,7 +92,7 @@ class Http2Pool(PodPool):
         if reusable:
             self._offer(connection)
         else:
-            self._remove_connection(connection)
+            self._remove_from_available(connection)
             if connection.is_idle():
                 connection.close()
             elif self._waiting:
@@ -169,7 +169,7 @@ class Http2Pool(PodPool):
         for connection in list(self._open):
             assert isinstance(connection, Http2PodConnection)
             connection.retiring = True
-            self._remove_connection(connection)
+            self._remove_from_available(connection)
             if connection.is_idle():
                 connection.close()
 
@@ -195,7 +195,7 @@ class Http2Pool(PodPool):
                 self._sweep_at(due_s)
         self._dial_for_waiting()
 
-    def _remove_connection(self, connection: PooledConnection) -> None:
+    def _remove_from_available(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http2PodConnection)
         self._before_settings.pop(connection, None)
         if connection.is_ready:

@@ -196,8 +196,8 @@ class PodPool(ConnectionOwner):
         """Close connections that have been idle for too long; called by the sweep."""
         raise NotImplementedError
 
-    def _remove_connection(self, connection: PooledConnection) -> None:
-        """Remove a connection that can take no more exchanges."""
+    def _remove_from_available(self, connection: PooledConnection) -> None:
+        """Remove a connection from those that exchanges may use."""
         raise NotImplementedError
 
     # --- what connections report ---
@@ -226,11 +226,11 @@ class PodPool(ConnectionOwner):
     def closed(self, connection: PooledConnection) -> None:
         if connection.is_new:
             connection.is_new = False
-            self.window.ended()
+            self.window.new_ended()
         if connection in self._open:
             del self._open[connection]
             self._context.connections -= 1
-        self._remove_connection(connection)
+        self._remove_from_available(connection)
         if self._waiting:
             self._dial_for_waiting()
 
@@ -293,7 +293,7 @@ class PodPool(ConnectionOwner):
     def _end_dial(self, dial: Dial) -> None:
         if self._dials.pop(dial.connection, None) is not None:
             self._context.connections -= 1
-            self.window.ended()
+            self.window.new_ended()
 
     def _dial_failed(self, dial: Dial, reason: Reason) -> None:
         self._end_dial(dial)

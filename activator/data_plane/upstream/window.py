@@ -42,7 +42,7 @@ class DialWindow:
     def dialled(self) -> None:
         self.new += 1
 
-    def ended(self) -> None:
+    def new_ended(self) -> None:
         """Count the end of a new connection that has not passed: refused, abandoned or closed."""
         self.new -= 1
 
@@ -58,7 +58,7 @@ class DialWindow:
         self._count_passed()
 
     def lost(self) -> None:
-        """Shrink the window after a dial that timed out; the caller also calls `ended`."""
+        """Shrink the window after a dial that timed out; the caller also calls `new_ended`."""
         self.size = max(self.size // 2, 1)
         self.age_s = DIAL_AGE_MAX_S
         self._lost = True

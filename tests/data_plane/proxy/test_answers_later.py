@@ -393,7 +393,7 @@ def test_whatever_happens_the_bounds_hold_and_nothing_is_left(steps: list[tuple[
         world.check_bounds()
     world.store.close()
     world.store.cut()
-    world.store.lose()
+    world.store.forget_all()
     while holder():
         holder().client_gone()
     for _ in range(5):
@@ -623,7 +623,7 @@ def test_at_the_end_nothing_is_accepted_and_what_was_not_read_is_counted() -> No
     assert world.store.pending == 1
     world.store.cut()
     assert world.store.pending == 0
-    assert world.store.lose() == 1 and world.store.totals["lost"] == 1
+    assert world.store.forget_all() == 1 and world.store.totals["lost"] == 1
     assert not world.store.kept and world.store.bytes == 0
 
 

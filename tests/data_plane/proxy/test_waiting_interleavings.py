@@ -104,7 +104,7 @@ class Everything(World):
             exchange.client_gone()
         self.store.close()
         self.store.cut()
-        self.store.lose()
+        self.store.forget_all()
         for _ in range(4):
             self.clock.turn()
         self.clock.pass_time(400.0)
