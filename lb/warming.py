@@ -57,8 +57,8 @@ class WarmUp:
         self._ages_begun: bool = True  # False: pods were added since the last pick
         self._warm_from_s: float = LONG_AGO_S  # when the oldest pod that is not warming began; -1.0: at the next pick
         self._ends_s: float = _NOT_YET_S  # when the window of the oldest warming pod ends
-        self._by_weight: bool = False
-        self._by_key: bool = False
+        self._by_weight: bool = False  # the policy picks by weight
+        self._by_key: bool = False  # the policy picks by key
         self._weights: RoomWeights = RoomWeights(False)
         self._circle: RoomCircle = RoomCircle()
 

@@ -38,7 +38,7 @@ class Contact:
         self.seat = seat
         self.replica: Replica | None = None  # the last life that has sent `Hello`, unless that has ended
         self.is_linked: bool = False
-        self.takes_part: bool = False
+        self.takes_part: bool = False  # it may be in a view
         self.is_released: bool = False  # silent for longer than `release_s`, where the operator allows that
         self.silent_since_s: float = float("-inf")  # time of its last message, plus later pauses of this process
         self.message_s: float = float("-inf")  # time of its last message

@@ -275,8 +275,8 @@ class Seal:
 
     def __init__(self, keys: SessionKeys) -> None:
         self._keys = keys
-        self._sent = 0
-        self._received = 0
+        self._sent = 0  # the number of the last frame
+        self._received = 0  # the number of the last frame
 
     def code(self, data: bytes) -> bytes:
         """Return the code of the next frame to send. Takes some 1.2 us for 100 bytes."""

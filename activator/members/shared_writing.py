@@ -45,7 +45,7 @@ class SharedWriting:
         self._links = links
         self._now = now
         self._gate = WriterGate(group.seat, group.rules.silence_s, now)
-        self._outgoing: dict[int, dict[str, RevisionLoad]] = {}
+        self._outgoing: dict[int, dict[str, RevisionLoad]] = {}  # loads of this turn, by seat and revision
         self._loop = asyncio.get_running_loop()
         self._changed: Callable[[Writers], None] | None = None
         self._loaded: Callable[[int, Load], None] | None = None

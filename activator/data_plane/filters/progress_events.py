@@ -70,7 +70,7 @@ class ProgressStream(ClientWrapper):
         self._spec = spec
         self._wheel = wheel
         self._state: int = _QUIET
-        self._status: int = 0
+        self._status: int = 0  # status, reason and body of an error event
         self._reason: bytes = b""
         self._text = bytearray()
         self._began_s = now_s

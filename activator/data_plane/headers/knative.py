@@ -74,7 +74,7 @@ class KnativeFields:
         self.host: bytes = b""  # the client's Host, unmodified
         self.is_probe: bool = False  # it may be a probe
         self.has_original: bool = False  # an earlier proxy has set K-Original-Host to a host
-        self._namespace: bytes | None = None
+        self._namespace: bytes | None = None  # None: no such field, also of the next one
         self._revision: bytes | None = None
         self._has_original_field: bool = False  # K-Original-Host is present, possibly empty
 

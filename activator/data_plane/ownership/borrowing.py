@@ -83,7 +83,7 @@ class Borrowing(SlotSource):
         self.throttler = throttler
         self.key = throttler.common_name
         self.epoch: int = 0  # 0: not registered
-        self.lends: bool = False
+        self.lends: bool = False  # the owner lets this member keep its slots
         self.idle: deque[IdleSlot] = deque()  # the longest idle first
         self.in_use: dict[Lease, int] = {}  # the numbers of their slots
         self.wanted: dict[int, Waiter] = {}  # waiting requests by `arrival`, which identifies them to the owner

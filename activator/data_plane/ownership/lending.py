@@ -132,7 +132,7 @@ class RemoteWaiter(Waiter):
         self.lending = lending
         self.borrower = borrower
         self.request_number = request
-        self.slot: int = 0
+        self.slot: int = 0  # the number of its slot; 0: it waits
         self.is_numbered: bool = False  # its member knows its position in the queue
         self.lease: Lease | None = None
         self.placed_at = ("", "")  # identity and address of the pod, if the slot was registered
@@ -171,7 +171,7 @@ class Lending(SlotLender):
 
     def __init__(self, throttler: RevisionThrottler, lent: LentSlots, send: SendTo, now: Now) -> None:
         self.throttler = throttler
-        self.borrowers: dict[int, Borrower] = {}
+        self.borrowers: dict[int, Borrower] = {}  # by the number of the member
         self._lent = lent
         self._begun: bool = False  # `begin` has been called
         self._may_grant: bool = True

@@ -110,9 +110,9 @@ class Member:
         self.number = number
         self.view = View(0, ())
         self.may_grant = True
-        self.peers: dict[int, Peer] = {}
-        self.owned: dict[str, OwnedRevision] = {}
-        self.borrowed: dict[str, BorrowedRevision] = {}
+        self.peers: dict[int, Peer] = {}  # by number
+        self.owned: dict[str, OwnedRevision] = {}  # by `common_name`
+        self.borrowed: dict[str, BorrowedRevision] = {}  # by `common_name`
         self._retired: list[Lending] = []  # revisions removed while their slots were in use
         self._removed_since_s: dict[str, float] = {}  # removed revisions, by the time of their removal
         self._unknown: dict[str, deque[tuple[int, MemberMessage]]] = {}  # messages about unknown revisions

@@ -32,7 +32,7 @@ class Accounting:
     """The request counters of one worker."""
 
     def __init__(self) -> None:
-        self.observer: ExchangeObserver | None = None
+        self.observer: ExchangeObserver | None = None  # called with all requests but probes
         self.tracer: ExchangeObserver | None = None  # called with sampled requests only
         self.measurer: ExchangeObserver | None = None  # adds labels that the metrics of this program do not have
         self.histograms: bool = True  # record durations

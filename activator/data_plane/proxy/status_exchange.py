@@ -76,13 +76,13 @@ class StatusExchange(Exchange):
         self._proxy = proxy
         self._store = store
         self._links = links
-        self._identity: str = ""
-        self._member: int = 0
+        self._identity: str = ""  # the name of the stored response
+        self._member: int = 0  # the data plane that stores it
         self._query: int = 0  # the number of the pending query to another data plane; 0 if none
         self._receiver: _PendingPart | None = None
         self._stored: StoredResponse | None = None  # the response that is being sent, if this data plane stores it
         self._is_sending: bool = False  # the head of the stored response has been sent
-        self._length: int = 0
+        self._length: int = 0  # bytes of its body
         self._offset: int = 0  # body bytes that have been sent
         self._part: bytes = b""  # the bytes at `_offset`, received from another data plane
         self._trailers: Headers = []  # the trailers of the response

@@ -50,7 +50,7 @@ class AddressRates:
         self._current: dict[str, float] = {}  # by address: when all of its requests will have drained
         self._previous: dict[str, float] = {}
         self._since_s: float = 0.0  # the beginning of the current generation
-        self._cells: list[float] = []
+        self._cells: list[float] = []  # empty: none is in use
         self._cells_until_s: float = 0.0  # the highest value of all cells
 
     def admit(self, address: str, now_s: float) -> float:

@@ -42,7 +42,7 @@ class Quota:
         self.spec = spec
         self.is_dropped: bool = False  # a reload has removed the limits, and requests are still open
         self.ledger: Ledger | None = None  # set at the owner
-        self.owner: int = 0
+        self.owner: int = 0  # the member that decides
         self.asking: dict[int, AdmissionRequest] = {}  # undecided requests, by number
         self.open: dict[int, int] = {}  # admitted requests that have not ended, with their reserved tokens
         self.settling: dict[int, int] = {}  # excess tokens of ended requests that the owner has not counted yet

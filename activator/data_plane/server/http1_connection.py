@@ -63,7 +63,7 @@ class Http1Connection(StreamOwner):
         self._current: Http1Stream | None = None  # being answered
         self._next: Http1Stream | None = None  # its head has just been parsed
         self._parsing: Http1Stream | None = None  # its request has begun to arrive and has not ended
-        self._tunnel: Http1Stream | None = None
+        self._tunnel: Http1Stream | None = None  # set after a 101
         self._refusal: WireError | None = None  # answered after the current request
         self._is_beginning: bool = False  # `_begin_next` is running
         # The request that is arriving:

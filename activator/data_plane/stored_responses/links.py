@@ -53,9 +53,9 @@ class StoredResponseLinks:
         self._send: Callable[[int, AnswerMessage], None] = _send_nothing
         self._is_joined: bool = False
         self._members: frozenset[int] = frozenset()
-        self._ended: dict[int, None] = {}
-        self._links: dict[int, _Link] = {}
-        self._receivers: dict[int, PartReceiver] = {}
+        self._ended: dict[int, None] = {}  # former data planes, the oldest first
+        self._links: dict[int, _Link] = {}  # by data plane
+        self._receivers: dict[int, PartReceiver] = {}  # by the number of the query
         self._numbers: int = 0  # number of the last query
 
     def join(self, number: int, send: Callable[[int, AnswerMessage], None]) -> None:

@@ -255,10 +255,10 @@ class RevisionTables:
             table.set_slow_start(balancing.slow_start_s)
             table.set_threshold(balancing.trailing_fragmentation_threshold)
             table.set_max_scale(balancing.max_scale)
-        self._apply_request_settings(throttler)
+        self._apply_settings_and_route(throttler)
         return throttler
 
-    def _apply_request_settings(self, throttler: RevisionThrottler) -> None:
+    def _apply_settings_and_route(self, throttler: RevisionThrottler) -> None:
         """Apply the settings of a revision that requests use, and route its hosts."""
         throttler.affinity = Affinity(throttler.spec.balancing.hash_on) if throttler.table.policy.wants_key else None
         params = throttler.spec.params
@@ -320,7 +320,7 @@ class RevisionTables:
         for tracker in removal.draining:
             self._drains.cancel(tracker)
         throttler.reconfigure(rebuild.spec)
-        self._apply_request_settings(throttler)
+        self._apply_settings_and_route(throttler)
         for attachment in removal.attachments:
             self._hooks.pod_withdrawn(attachment)
         for identity in removal.gone:

@@ -43,7 +43,7 @@ class AdaptiveLimit:
         self._peak: int = 0  # the most requests in flight
         self._window_since_s: float = 0.0
         self._fall_limit: float = 0.0  # the limit when the current decrease began; 0.0: it does not decrease
-        self._fall_latency_s: float = 0.0
+        self._fall_latency_s: float = 0.0  # the latency at that time
 
     def has_room(self, in_flight: int) -> bool:
         """Return True if another request may be sent to a pod."""

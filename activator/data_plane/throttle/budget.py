@@ -71,7 +71,7 @@ class RetryBudget:
 
     def __init__(self) -> None:
         self.left: float = RETRY_BUDGET_MAX  # retries available at the last one
-        self._requests_seen: int = 0
+        self._requests_seen: int = 0  # `requests_total` at the last retry
 
     def spend(self, requests_total: int) -> bool:
         """Spend one retry after `requests_total` requests; return False if the budget is exhausted."""

@@ -25,7 +25,7 @@ class ControlledDelay:
     def __init__(self, target_s: float, interval_s: float) -> None:
         self.target_s = target_s
         self.interval_s = interval_s
-        self._standing_since_s: float = 0.0
+        self._standing_since_s: float = 0.0  # when the interval began
 
     def restart_interval(self, now_s: float) -> None:
         """Restart the interval: a first request waits, or a first pod is ready after a time without one."""

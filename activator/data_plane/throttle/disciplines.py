@@ -83,7 +83,7 @@ class KeyQueue(SubQueue):
         self.weight = weight
         self.shared = shared  # it is for all keys beyond the bound
         self.is_plain = is_plain  # counted for the bound of keys without a weight
-        self.deficit: int = 0
+        self.deficit: int = 0  # the amount that it may still spend
         self.in_turn: bool = False  # it has received its quantum for this turn
         self.round_next: KeyQueue | None = None
         self.round_prev: KeyQueue | None = None
@@ -110,7 +110,7 @@ class FairQueue(WaiterQueue):
         self._users = users
         self._quantum = charge_max
         self._plain_keys_max: int = keys_max - len(weights)
-        self._plain_keys: int = 0
+        self._plain_keys: int = 0  # keys without a weight that exist
         self._sub_queues: dict[bytes, KeyQueue] = {}
         self._shared: KeyQueue = KeyQueue(self._queue, b"", 1, True, False)
         self._turn: KeyQueue | None = None  # the head of the round

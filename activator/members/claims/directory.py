@@ -77,7 +77,7 @@ class LeaseDirectory:
         self._leases: Mapping[Key, Lease] = {}
         self._pending = False
         self._reported: tuple[tuple[int, Holder, str], ...] | None = None
-        self._had_own = False
+        self._had_own = False  # the last report had the own Lease
 
     async def start(self) -> None:
         """List once, then watch until `close`. Raises MembershipForbiddenError; KubeError if the API is unreachable."""
