@@ -284,7 +284,7 @@ class Membership(GroupSide):
             )
 
     def end_seat(self, seat: int) -> str:
-        """Take the operator's word that the silent replicas of this seat have ended. Return an error, or empty."""
+        """Declare the silent replicas of this seat ended, by the word of the operator; return an error, or empty."""
         if seat == self.group.seat:
             return "that is the seat of this replica itself"
         numbers = [number for number in self.group.contacts.silent() if seat_of(number) == seat]

@@ -173,7 +173,7 @@ class AuthRequest(PodUser):
         pool, self._pool = self._pool, None
         pod, self._pod = self._pod, None
         if pool is not None:
-            pool.forget(self)
+            pool.stop_waiting(self)
         if pod is not None:
             pod.abort()
         self._owner.ended(self, head, b"".join(self._body), problem)

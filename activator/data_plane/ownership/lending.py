@@ -473,7 +473,7 @@ class Lending(SlotLender):
         self._open_lease(waiter, tracker)
 
     def _open_lease(self, waiter: RemoteWaiter, tracker: PodTracker) -> None:
-        waiter.lease = self.throttler.adopt(waiter, tracker)
+        waiter.lease = self.throttler.adopt_slot(waiter, tracker)
 
     def _take_back(self, borrower: Borrower, slot: int) -> None:
         waiter = borrower.slots.pop(slot)

@@ -121,7 +121,7 @@ class Attempt(PodUser):
 
     def stop_waiting(self, lease: Lease) -> None:
         """Stop waiting for a connection to the pod of `lease`."""
-        _pool_of(lease).forget(self)
+        _pool_of(lease).stop_waiting(self)
 
     def _edits(self) -> HeadEdits | None:
         """Return the edits of the client's head for this attempt; None if there are none."""

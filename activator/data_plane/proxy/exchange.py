@@ -224,7 +224,7 @@ class ProxiedExchange(Exchange):
         elif not body.buffer(data):
             self._send_now_or_refuse(data, body)
         elif self.phase == SCANNING:
-            if self.selection is not None and self.selection.feed(data):
+            if self.selection is not None and self.selection.scan_until_decided(data):
                 self.continue_soon()
         elif self.phase == GATHERING and body.is_gathered():
             self.continue_soon()

@@ -156,7 +156,7 @@ class FilterRun:
         for hooked in chain.on_failure:
             try:
                 hooked.on_failure(exchange, failure)
-                failure.check()
+                failure.check_or_reset()
             except Exception as error:  # the refusal stands
                 exchange.context.on_error(error)
             if exchange.over or exchange.fallbacks != fallbacks:

@@ -80,7 +80,7 @@ class Selection:
             self._scan.finish()
         return not self.is_decided()
 
-    def feed(self, data: bytes) -> bool:
+    def scan_until_decided(self, data: bytes) -> bool:
         """Scan the next piece of the body; return True if no more is needed."""
         scan = self._scan
         if scan is not None:

@@ -49,7 +49,7 @@ class Quota:
         self.rejected: dict[str, int] = {}  # numbers of rejected requests, by the limit that rejected them
         self.exhausted_until_s: float = 0.0  # until then the owner rejects any request
 
-    def count_decision(self, asked: AdmissionRequest, decision: Decision) -> None:
+    def apply_decision(self, asked: AdmissionRequest, decision: Decision) -> None:
         """Set the decision on a request; count it if it is a rejection."""
         if decision.limit != ADMITTED:
             self.rejected[decision.limit] = self.rejected.get(decision.limit, 0) + 1

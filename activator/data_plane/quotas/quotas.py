@@ -132,7 +132,7 @@ class Quotas:
             tokens = min(tokens, quota.spec.tokens)  # otherwise it could never be admitted
         asked = AdmissionRequest(quota, self._numbers, tokens if quota.spec.tokens else 0, now_s)
         if len(quota.asking) >= ASKS_MAX:
-            quota.count_decision(asked, UNDECIDED)
+            quota.apply_decision(asked, UNDECIDED)
             return asked
         quota.asking[asked.number] = asked
         if quota.ledger is not None:
@@ -273,7 +273,7 @@ class Quotas:
             for asked in list(quota.asking.values()):
                 if now_s - asked.asked_s >= ASK_MAX_S:
                     self.end(asked, 0)
-                    quota.count_decision(asked, UNDECIDED)
+                    quota.apply_decision(asked, UNDECIDED)
             if quota.ledger is not None and quota.ledger.held:
                 quota.ledger.ignore_unresponsive(self._links.others, now_s)
                 self._replies.send_acknowledged(quota, quota.ledger)
@@ -422,7 +422,7 @@ class Quotas:
             quota.open[message.number] = asked.tokens
         elif decision.limit == REQUESTS:
             quota.exhausted_until_s = self._now() + decision.wait_s
-        quota.count_decision(asked, decision)
+        quota.apply_decision(asked, decision)
 
     def _send_request(self, quota: Quota, asked: AdmissionRequest) -> None:
         if self._is_queried_by(quota.owner):

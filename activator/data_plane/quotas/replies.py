@@ -60,7 +60,7 @@ class Replies:
         if member == self._links.number:
             asked = quota.asking.pop(number, None)
             if asked is not None and decision is not None:
-                quota.count_decision(asked, decision)
+                quota.apply_decision(asked, decision)
         elif decision is None:
             self._links.send(member, QuotaReleaseAck(self._links.epoch, quota.key, number))
         else:

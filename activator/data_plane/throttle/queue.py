@@ -197,7 +197,7 @@ class RevisionQueue:
             return Reason.REVISION_FAILED
         return None
 
-    def take(self, waiter: Waiter, now_s: float) -> None:
+    def remove_first(self, waiter: Waiter, now_s: float) -> None:
         """Remove the first waiter, which is granted a slot."""
         waiters = self.waiters
         waiters.take(waiter)

@@ -132,7 +132,7 @@ class RevisionThrottler:
             return None
         return self._reserve(waiter, tracker, now_s)
 
-    def join(self, waiter: Waiter, now_s: float) -> Reason | None:
+    def enqueue_without_trying(self, waiter: Waiter, now_s: float) -> Reason | None:
         """Enqueue a waiter without trying to acquire a slot; return a reason if it is rejected instead."""
         self.queue.arrive(waiter, now_s)
         self.activate()
@@ -274,7 +274,7 @@ class RevisionThrottler:
                     continue
                 if tracker is None:
                     return
-                queue.take(waiter, now_s)
+                queue.remove_first(waiter, now_s)
                 self._grant(waiter, self._reserve(waiter, tracker, now_s))
                 now_s = self._now()
         finally:
@@ -361,7 +361,7 @@ class RevisionThrottler:
         source.opened(lease)  # first, because `_grant` may end the request
         self._grant(waiter, lease)
 
-    def adopt(self, holder: LeaseHolder, tracker: PodTracker) -> Lease:
+    def adopt_slot(self, holder: LeaseHolder, tracker: PodTracker) -> Lease:
         """Count a slot that a member has from a former owner, regardless of the limit."""
         lease = Lease(tracker, self._now())
         self.table.reserve(tracker)

@@ -117,16 +117,16 @@ class PodPool(ConnectionOwner):
         """Return a stream on a connection that was idle for less than `idle_max_s`; 0 means a new connection only.
 
         If there is none, return None; the exchange waits for one. Later, never before this returns, the pool calls its
-        `connected` or `connect_failed`, unless the exchange is forgotten. The pool must not be closed.
+        `connected` or `connect_failed`, unless the exchange stopped waiting. The pool must not be closed.
         """
         raise NotImplementedError
 
-    def forget(self, exchange: PodUser) -> None:
+    def stop_waiting(self, exchange: PodUser) -> None:
         """Remove an exchange that no longer waits."""
         self._waiting.pop(exchange, None)
         self._refused.pop(exchange, None)
         if self._successor is not None:
-            self._successor.forget(exchange)
+            self._successor.stop_waiting(exchange)
 
     def close(self) -> None:
         """Close idle connections now and busy ones after their responses, because the pod was removed."""
@@ -145,7 +145,7 @@ class PodPool(ConnectionOwner):
         waiting = [*self._refused, *self._waiting]
         for exchange in waiting:
             if exchange in self._waiting or exchange in self._refused:
-                self.forget(exchange)
+                self.stop_waiting(exchange)
                 exchange.connect_failed(Reason.CONNECT_FAILED)
 
     def watch(self) -> None:
@@ -327,7 +327,7 @@ class PodPool(ConnectionOwner):
         """Fail a bounded number of exchanges per turn: without a limit, thousands may wait for one pod."""
         for exchange in list(itertools.islice(self._refused, REFUSALS_PER_TURN_MAX)):
             reason = self._refused.pop(exchange, None)
-            if reason is not None:  # otherwise it was forgotten in the meantime
+            if reason is not None:  # otherwise it stopped waiting in the meantime
                 exchange.connect_failed(reason)
         if self._refused:
             self._context.batcher.defer(self._reject_refused)

@@ -278,7 +278,7 @@ def test_without_a_valid_answer_nobody_is_let_through(end: str, detail: str, cap
         exchange, client, auth_request = world.ask()
         match end:
             case "refused" | "tls":
-                world.pool.forget(auth_request)
+                world.pool.stop_waiting(auth_request)
                 auth_request.connect_failed(Reason.CONNECT_FAILED if end == "refused" else Reason.TLS_FAILED)
             case "closed":
                 auth_request.pod_failed(Reason.POD_CLOSED, "", False)

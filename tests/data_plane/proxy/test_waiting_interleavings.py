@@ -196,7 +196,7 @@ def by_pod(world: Everything, what: str, exchange: ProxiedExchange, number: int)
         if what == "connect":
             pool.connect(at_pod(exchange))
         elif what == "refuse":
-            pool.forget(at_pod(exchange))
+            pool.stop_waiting(at_pod(exchange))
             at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     elif exchange.pod is not None:
         begun = exchange.first_byte_s > 0.0

@@ -115,7 +115,7 @@ def test_a_pool_that_is_replaced_hands_over_who_waits() -> None:
         old.hand_over(new)
         assert old.is_closed() and old.in_use() is new
         assert new.statistics()["waiting"] == 2
-        old.forget(leaves)  # a request knows the pool of its lease only
+        old.stop_waiting(leaves)  # a request knows the pool of its lease only
         assert new.statistics()["waiting"] == 1
         await until(lambda: any(pod.received for pod in pods))
         next(pod for pod in pods if pod.received).answer()
