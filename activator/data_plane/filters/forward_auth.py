@@ -83,7 +83,7 @@ class AuthRequest(PodUser):
         super().__init__(head)
         self.request = request
         self.fallbacks: int = int(request.fallbacks)  # identifies the revision that it is for
-        self.hold_number: int = 0  # the argument of `Exchange.proceed` for `request`; 0: it is not held yet
+        self.hold_number: int = 0  # what `request.hold` returned, for `Exchange.proceed`; 0: not held yet
         self.key = key  # the cache key of the decision; empty: not cached
         self._owner = owner
         self._pool: PodPool | None = None  # set while it waits for a connection
