@@ -36,8 +36,8 @@ class RoomBuckets(RoomStructure):
         self.counts_load = True
         self._loads: list[Load] = [Load(0)]
         self._marked: Bitmap = Bitmap()
-        self._count: i64 = 0
-        self._highest: i64 = 0
+        self._count: i64 = 0  # pods in the ring
+        self._highest: i64 = 0  # the highest load that has pods
         self.lowest: Load = self._loads[0]  # any load with count 0 if no pod has room
 
     def insert(self, tracker: PodTracker) -> None:

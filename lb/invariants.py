@@ -91,7 +91,7 @@ def check_room(table: PodTable, warm_up: WarmUp | None) -> None:
     """Compare the table's number of pods with room with those of the room structures and of slow start."""
     near = table.structure.size()
     far = table.far.size()
-    warming = 0 if warm_up is None else warm_up.room
+    warming = 0 if warm_up is None else warm_up.room_count
     message = f"{near} near and {far} far pods are in the room structures and {warming} are warming, the table counts"
     assert near in {-1, table.room - table.far_room - warming}, f"{message} {table.room}, {table.far_room} of them far"
     assert far in {-1, table.far_room}, f"{message} {table.far_room} far ones"

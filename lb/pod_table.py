@@ -31,7 +31,7 @@ class PodTable:
         self.draining: i64 = 0  # the number of slots whose pod drains
         # Counters since the table was made.
         self.times_full: i64 = 0
-        self.bad_picks: i64 = 0  # picks of a pod that must not be picked, or of none although one has room
+        self.bad_picks: i64 = 0  # picks of a pod that must not be picked, or of no pod although one has room
         self.late_releases: i64 = 0
 
     @property

@@ -17,7 +17,7 @@ To write a policy, derive a class, plain or compiled. The simple way is to scan 
             free = [pod for pod in table.slots[:table.length] if pod.has_room and not pod.warming]
             return min(free, key=lambda pod: (pod.is_far, pod.in_flight / pod.limit), default=None)
 
-A scan ranks pods that are `is_far` (in another zone) after all others; one that does not ignores zones.
+A scan should rank pods that are `is_far` (in another zone) after all others; otherwise it ignores zones.
 
 The fast way is to set `needs` to the class of the room structure to pick from (lb/structures.py lists them); the object
 is `table.structure`. It contains the near pods; if `pick` returns None, the table calls it again with the far ones. A

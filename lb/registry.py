@@ -119,7 +119,7 @@ def _dotted(path: str) -> object:
 
 
 def _entry_point(name: str) -> object:
-    """Import and return the object that a package registers under this name, None if none does."""
+    """Import and return the object that a package registers under this name; None if no package does."""
     path = _installed().get(name)
     return None if path is None else _dotted(path)
 

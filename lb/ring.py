@@ -3,8 +3,8 @@
 Rules
   1. A ring has no sentinel node: its owner keeps one of its pods and their number. The owner handles a ring of one pod
      itself, so that `link` and `unlink` need no check for neighbours.
-  2. A pod is in at most one ring. The links of a pod in no ring are undefined; `forget`, which is called when a slot is
-     freed, sets them to NOWHERE, so that no slot keeps another one alive.
+  2. A pod is in at most one ring. The links of a pod in no ring are undefined; `clear_links`, which is called when a
+     slot is freed, sets them to NOWHERE, so that no slot keeps another one alive.
   3. Links are never None. In compiled code each read of a value that may be None changes a reference count, and these
      dependent operations were a large part of the cost of a move.
 """
@@ -55,7 +55,7 @@ def stands_between(node: RoomNode) -> bool:
     return node.room_next.room_prev is node and node.room_prev.room_next is node
 
 
-def forget(node: RoomNode) -> None:
+def clear_links(node: RoomNode) -> None:
     """Clear the links of a node that is in no ring."""
     node.room_next = NOWHERE
     node.room_prev = NOWHERE

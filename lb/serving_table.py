@@ -73,7 +73,7 @@ class ServingTable(PodTable):
         """Pick as `pick` does, but return the avoided pod only if no other has room."""
         if not avoided.has_room or self.room == 1:
             return self.pick(key, now_s)
-        self._leave_room(avoided)
+        self._remove_from_room(avoided)
         try:
             return self.pick(key, now_s)
         finally:
@@ -92,7 +92,7 @@ class ServingTable(PodTable):
             if in_flight >= tracker.limit:
                 tracker.has_room = False
                 self.room -= 1
-                self._remove(tracker)
+                self._remove_from_structure(tracker)
             elif self._counts_load and not tracker.warming:
                 if tracker.is_far:
                     self.far.load_rose(tracker)
@@ -123,7 +123,7 @@ class ServingTable(PodTable):
         elif tracker.may_take_one():
             tracker.has_room = True
             self.room += 1
-            self._insert(tracker)
+            self._insert_into_structure(tracker)
         if self._calls_on_release:
             self._notify_release(tracker, latency_s)
         if tracker.state == DRAINING:
@@ -197,20 +197,20 @@ class ServingTable(PodTable):
     def _update_room(self, tracker: PodTracker) -> None:
         """Update `has_room` and the structures after a change of the pod's state, limit, trials or suspicion."""
         if not tracker.may_take_one():
-            self._leave_room(tracker)
+            self._remove_from_room(tracker)
         elif not tracker.has_room:
             tracker.has_room = True
             self.room += 1
-            self._insert(tracker)
+            self._insert_into_structure(tracker)
 
-    def _leave_room(self, tracker: PodTracker) -> None:
-        """Remove the pod from those with room, if it is one of them."""
+    def _remove_from_room(self, tracker: PodTracker) -> None:
+        """Remove the pod from those with room, if it is one of them, whether it may take a request or not."""
         if tracker.has_room:
             tracker.has_room = False
             self.room -= 1
-            self._remove(tracker)
+            self._remove_from_structure(tracker)
 
-    def _insert(self, tracker: PodTracker) -> None:
+    def _insert_into_structure(self, tracker: PodTracker) -> None:
         """Insert a pod that has got room into its structure."""
         if tracker.warming:
             self.warm_up.insert(tracker)
@@ -220,7 +220,7 @@ class ServingTable(PodTable):
         else:
             self.structure.insert(tracker)
 
-    def _remove(self, tracker: PodTracker) -> None:
+    def _remove_from_structure(self, tracker: PodTracker) -> None:
         """Remove a pod that has lost its room from its structure."""
         if tracker.warming:
             self.warm_up.remove(tracker)

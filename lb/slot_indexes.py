@@ -71,7 +71,7 @@ class SlotIndexes:
             of_identity.older_of_identity = tracker
         self._identities_most = max(self._identities_most, len(self._by_identity))
 
-    def renew(self, tracker: PodTracker) -> None:
+    def make_newest(self, tracker: PodTracker) -> None:
         """Make the slot the newest of its names, because its pod has returned to it."""
         if self._by_identity[tracker.identity] is not tracker or self._by_address[tracker.address] is not tracker:
             self._strike_address(tracker)

@@ -75,8 +75,8 @@ class SlotArray:
             return 0.0
         return float(self.length - self.held) / float(self.length)
 
-    def take(self) -> PodTracker | None:
-        """Return the lowest empty slot, under a new generation; None if all of `slots_max` are held."""
+    def claim_lowest(self) -> PodTracker | None:
+        """Hold and return the lowest empty slot, under a new generation; None if all of `slots_max` are held."""
         slot = self._holes.lowest()
         if slot != NONE:
             self._holes.discard(slot)
@@ -92,8 +92,8 @@ class SlotArray:
         tracker.generation = self.generation
         return tracker
 
-    def give_back(self, tracker: PodTracker) -> None:
-        """Empty the slot, and trim the tail if fragmentation exceeds the threshold."""
+    def free_slot(self, tracker: PodTracker) -> None:
+        """Empty a held slot, and trim the tail if fragmentation exceeds the threshold."""
         self.generation += 1
         tracker.vacate(self.generation)
         self.held -= 1
@@ -101,9 +101,9 @@ class SlotArray:
             self._lower_top()
         else:
             self._holes.add(tracker.slot)
-        self.trim_if_worth_it()
+        self.trim_if_fragmented()
 
-    def trim_if_worth_it(self) -> None:
+    def trim_if_fragmented(self) -> None:
         """Trim the tail, and release slots, if fragmentation exceeds the threshold."""
         if self.length == self.top or self.fragmentation <= self.threshold:
             return
@@ -131,7 +131,7 @@ class SlotArray:
     def set_threshold(self, threshold: float) -> None:
         assert 0.0 <= threshold <= 1.0, f"the threshold is a share, not {threshold}"
         self.threshold = threshold
-        self.trim_if_worth_it()
+        self.trim_if_fragmented()
 
     def shrink(self) -> None:
         """Release the slots above `length` that the scale does not need."""

@@ -76,8 +76,8 @@ class TrackerTable(ServingTable):
             if tracker is None:
                 return None
         elif is_added:
-            self._indexes.renew(tracker)
-        self._set(tracker, state, limit)
+            self._indexes.make_newest(tracker)
+        self._set_state_and_limit(tracker, state, limit)
         if is_added:
             self._notify_add(tracker)
         return tracker
@@ -87,7 +87,7 @@ class TrackerTable(ServingTable):
 
         The slot is never picked, and lookups prefer any other slot with its names. Return None if the table is full.
         """
-        tracker = self._take_slot(identity, address)
+        tracker = self._claim_slot(identity, address)
         if tracker is not None:
             self._indexes.enrol_behind(tracker)
             tracker.state = DRAINING
@@ -110,7 +110,7 @@ class TrackerTable(ServingTable):
         """Set any state but EMPTY and DRAINING, which `free` and `drain` set. Ends a suspicion, unless FOREVER."""
         assert tracker.state != EMPTY, "an empty slot has no state to set"
         assert tracker.state != DRAINING, f"only `add` can restore {tracker!r}"
-        self._set(tracker, state, tracker.own_limit)
+        self._set_state_and_limit(tracker, state, tracker.own_limit)
 
     def set_limit(self, tracker: PodTracker, limit: int) -> None:
         """Set the limit, possibly below the requests in flight, which then fall to it as they end."""
@@ -124,7 +124,7 @@ class TrackerTable(ServingTable):
         assert tracker.state != EMPTY, "an empty slot has no weight"
         assert 0 <= weight <= WEIGHT_MAX, f"a weight is 0 … {WEIGHT_MAX}, not {weight}"
         if tracker.weight != weight:
-            self._leave_room(tracker)
+            self._remove_from_room(tracker)
             tracker.weight = weight
             self._update_room(tracker)
 
@@ -133,16 +133,16 @@ class TrackerTable(ServingTable):
         assert tracker.state != EMPTY, "an empty slot has no zone"
         if tracker.is_far == is_far:
             return
-        self._leave_room(tracker)
+        self._remove_from_room(tracker)
         warms = self.slow_starts and tracker.is_routable()  # slow start only knows near pods
         if is_far:
             if self.far is NO_ROOMS:
-                self._make_far()
+                self._make_far_structure()
             if warms:
-                self.warm_up.leave(self, tracker)
+                self.warm_up.remove_pod(self, tracker)
         tracker.is_far = is_far
         if warms and not is_far:
-            self.warm_up.arrive(tracker)
+            self.warm_up.add_pod(tracker)
         self._update_room(tracker)
 
     def set_elsewhere(self, tracker: PodTracker, count: int) -> None:
@@ -163,7 +163,7 @@ class TrackerTable(ServingTable):
         """Give the pod no more requests. Return True if none was in flight, so that the slot is already free."""
         assert tracker.state != EMPTY, "an empty slot cannot drain"
         if tracker.state != DRAINING:
-            self._retire(tracker)
+            self._begin_drain(tracker)
         if tracker.in_flight > 0:
             self._update_newest_limit(tracker.address)
             return False
@@ -174,7 +174,7 @@ class TrackerTable(ServingTable):
         """Free the slot even if requests are in flight; their releases will be late."""
         assert tracker.state != EMPTY, "a slot was freed twice"
         if tracker.state != DRAINING:
-            self._retire(tracker)
+            self._begin_drain(tracker)
         self._vacate(tracker)
 
     def drop_slots(self) -> bool:
@@ -238,7 +238,7 @@ class TrackerTable(ServingTable):
     def set_policy(self, policy: Policy) -> None:
         """Set the policy: build its structure from the slots, and call `on_add` for the pods that do not drain."""
         for tracker in self._array.pods():
-            self._leave_room(tracker)
+            self._remove_from_room(tracker)
             tracker.forget_room()
         self.policy = policy
         self._trusts_policy = is_own(policy)
@@ -248,7 +248,7 @@ class TrackerTable(ServingTable):
         self.structure.resize(len(self.slots))
         self.far = NO_ROOMS
         if len([tracker for tracker in self._array.pods() if tracker.is_far]) > 0:
-            self._make_far()
+            self._make_far_structure()
         self._counts_load = self.structure.counts_load
         self._calls_on_reserve = overrides(policy, "on_reserve")
         self._calls_on_release = overrides(policy, "on_release")
@@ -307,15 +307,15 @@ class TrackerTable(ServingTable):
 
     def _enrol_slot(self, identity: str, address: str) -> PodTracker | None:
         """Give the pod the lowest empty slot, the newest of its names. Return None if the table is full."""
-        tracker = self._take_slot(identity, address)
+        tracker = self._claim_slot(identity, address)
         if tracker is not None:
             self._indexes.enrol(tracker)
         return tracker
 
-    def _take_slot(self, identity: str, address: str) -> PodTracker | None:
+    def _claim_slot(self, identity: str, address: str) -> PodTracker | None:
         """Give the pod the lowest empty slot, in no index yet. Return None if the table is full."""
         slots_before = len(self.slots)
-        tracker = self._array.take()
+        tracker = self._array.claim_lowest()
         if tracker is None:
             self.times_full += 1
             return None
@@ -325,7 +325,7 @@ class TrackerTable(ServingTable):
         tracker.address = address
         return tracker
 
-    def _set(self, tracker: PodTracker, state: int, limit: int) -> None:
+    def _set_state_and_limit(self, tracker: PodTracker, state: int, limit: int) -> None:
         """Set the pod's state and own limit, with all that depends on them. Ends a suspicion, unless FOREVER."""
         _assert_settable(state)
         _assert_limit(limit)
@@ -341,20 +341,20 @@ class TrackerTable(ServingTable):
         self.capacity += tracker.capacity() - before
         warms = self.slow_starts and not tracker.is_far
         if warms and tracker.is_routable() and not was_routable:
-            self.warm_up.arrive(tracker)
+            self.warm_up.add_pod(tracker)
         self._update_room(tracker)
         if warms and was_routable and not tracker.is_routable():
-            self.warm_up.leave(self, tracker)
+            self.warm_up.remove_pod(self, tracker)
 
-    def _retire(self, tracker: PodTracker) -> None:
-        """Make the pod drain, and notify the policy."""
+    def _begin_drain(self, tracker: PodTracker) -> None:
+        """Make the pod drain: it gets no more requests, and the policy is notified."""
         self.capacity -= tracker.capacity()
         was_routable = tracker.is_routable()
         tracker.state = DRAINING
         self.draining += 1
         self._update_room(tracker)
         if self.slow_starts and was_routable and not tracker.is_far:
-            self.warm_up.leave(self, tracker)
+            self.warm_up.remove_pod(self, tracker)
         try:
             self.policy.on_remove(tracker)
         except Exception as error:
@@ -375,11 +375,11 @@ class TrackerTable(ServingTable):
         if newest is not None and newest is not tracker:
             self._update_limit(newest)
         slots_before = len(self.slots)
-        self._array.give_back(tracker)
+        self._array.free_slot(tracker)
         if len(self.slots) != slots_before:
             self._resize_structures()
 
-    def _make_far(self) -> None:
+    def _make_far_structure(self) -> None:
         self.far = make_structure(self.policy.needs, self.slots)
         self.far.resize(len(self.slots))
 

@@ -16,7 +16,7 @@ from typing import Final, final
 
 from mypy_extensions import i32, i64
 
-from lb.ring import NO_LEASE, NO_LOAD, NO_WARMING_NODE, NOWHERE, LeaseNode, Load, RoomNode, WarmingNode, forget
+from lb.ring import NO_LEASE, NO_LOAD, NO_WARMING_NODE, NOWHERE, LeaseNode, Load, RoomNode, WarmingNode, clear_links
 
 EMPTY: Final = 0  # no pod in the slot
 PENDING: Final = 1  # known, but not shown to be ready
@@ -92,7 +92,7 @@ class PodTracker(RoomNode):
         # Trials in flight; the next one waits for their end. 32 bits beside the three flags save 16 bytes per slot.
         self.trials: i32 = 0
         self.elsewhere: i64 = 0  # requests in flight that other members last reported for the pod
-        self.room_index: i64 = 0
+        self.room_index: i64 = 0  # its index in a `RoomArray`
         self.room_load: Load = NO_LOAD  # its load in lb/buckets.py
         self.room_point: i64 = 0  # its point in lb/circle.py, computed from its address; 0: not computed yet
         self.warming_node: WarmingNode = NO_WARMING_NODE  # NO_WARMING_NODE unless `warming`
@@ -141,7 +141,7 @@ class PodTracker(RoomNode):
 
     def forget_room(self) -> None:
         """Clear the references of the room structure."""
-        forget(self)
+        clear_links(self)
         self.room_load = NO_LOAD
 
     def forget_latency(self) -> None:

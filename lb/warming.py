@@ -50,15 +50,15 @@ class WarmUp:
     def __init__(self, window_s: float, routable: int) -> None:
         """Start with `routable` near pods that are routable already and count as warm."""
         self.window_s: float = window_s
-        self.warm: i64 = routable  # the number of routable near pods that are not warming
-        self.cold: i64 = 0  # the number of warming pods
-        self.room: i64 = 0  # the number of warming pods with room
-        self._oldest: WarmingNode = NO_WARMING_NODE  # undefined while cold is 0
+        self.warm_count: i64 = routable  # the number of routable near pods that are not warming
+        self.warming_count: i64 = 0  # the number of warming pods
+        self.room_count: i64 = 0  # the number of warming pods with room
+        self._oldest: WarmingNode = NO_WARMING_NODE  # undefined while warming_count is 0
         self._ages_begun: bool = True  # False: pods were added since the last pick
         self._warm_from_s: float = LONG_AGO_S  # when the oldest pod that is not warming began; -1.0: at the next pick
         self._ends_s: float = _NOT_YET_S  # when the window of the oldest warming pod ends
-        self._by_weight: bool = False
-        self._by_key: bool = False
+        self._by_weight: bool = False  # the policy picks by weight
+        self._by_key: bool = False  # the policy picks by key
         self._weights: RoomWeights = RoomWeights(False)
         self._circle: RoomCircle = RoomCircle()
 
@@ -68,9 +68,9 @@ class WarmUp:
         """Return the pod for the next request; the table calls this instead of the `pick` of `policy`."""
         if not self._ages_begun or now_s >= self._ends_s:
             self.advance(table, now_s)
-        if self.room == 0:
+        if self.room_count == 0:
             return policy.pick(table, key, now_s)
-        if self.room == table.room - table.far_room:
+        if self.room_count == table.room - table.far_room:
             return self._any_warming(key, policy.rng)
         if self._by_key and key != 0:
             warming = self._nearest_warming(table, key, now_s)
@@ -89,7 +89,7 @@ class WarmUp:
 
     def insert(self, tracker: PodTracker) -> None:
         """Insert a warming pod that has got room."""
-        self.room += 1
+        self.room_count += 1
         if self._by_key:
             self._circle.insert(tracker)
         else:
@@ -97,7 +97,7 @@ class WarmUp:
 
     def remove(self, tracker: PodTracker) -> None:
         """Remove a warming pod that has no room any more."""
-        self.room -= 1
+        self.room_count -= 1
         if self._by_key:
             self._circle.remove(tracker)
         else:
@@ -105,36 +105,36 @@ class WarmUp:
 
     # Structure.
 
-    def arrive(self, tracker: PodTracker) -> None:
+    def add_pod(self, tracker: PodTracker) -> None:
         """Add a near pod that has become routable and is in no structure yet."""
-        if self.warm == 0:
-            self.warm = 1
+        if self.warm_count == 0:
+            self.warm_count = 1
             self._warm_from_s = -1.0
             self._ages_begun = False
             return
         node = WarmingNode(tracker)
-        if self.cold == 0:
+        if self.warming_count == 0:
             self._oldest = node
         else:
             link(node, self._oldest)
-        self.cold += 1
+        self.warming_count += 1
         self._ages_begun = False
         tracker.warming_node = node
         tracker.warming = True
 
-    def leave(self, table: PodTable, tracker: PodTracker) -> None:
+    def remove_pod(self, table: PodTable, tracker: PodTracker) -> None:
         """Remove a pod that is not routable or not near any more, and is in no structure."""
         if tracker.warming:
-            self._forget(tracker)
+            self._end_warming(tracker)
             return
-        self.warm -= 1
-        if self.warm == 0 and self.cold > 0:
+        self.warm_count -= 1
+        if self.warm_count == 0 and self.warming_count > 0:
             self._warm_from_s = self._oldest.from_s
             self._graduate(table)
 
     def graduate_all(self, table: PodTable) -> None:
         """End the slow start of all pods, which may then get their full shares."""
-        while self.cold > 0:
+        while self.warming_count > 0:
             self._graduate(table)
 
     def set_window(self, window_s: float) -> None:
@@ -143,7 +143,7 @@ class WarmUp:
 
     def set_needs(self, needs: type[RoomStructure], slots: i64) -> None:
         """Make the structures for another policy; no warming pod may be in them."""
-        assert self.room == 0, "warming pods with room are in the structures of another policy"
+        assert self.room_count == 0, "warming pods with room are in the structures of another policy"
         self._by_weight = needs is RoomWeights
         self._by_key = needs is RoomCircle
         self._weights = RoomWeights(self._by_weight)
@@ -179,12 +179,12 @@ class WarmUp:
         warming = [tracker for tracker in pods if tracker.warming]
         warm = [tracker for tracker in pods if tracker.is_routable() and not tracker.warming and not tracker.is_far]
         assert all(tracker.is_routable() for tracker in warming), "a warming pod is not routable"
-        assert self.cold == len(warming), f"{len(warming)} pods are warming, {self.cold} are counted"
-        assert self.warm == len(warm), f"{len(warm)} pods are warm, {self.warm} are counted"
-        assert self.warm > 0 or self.cold == 0, "all pods are warming"
+        assert self.warming_count == len(warming), f"{len(warming)} pods are warming, {self.warming_count} are counted"
+        assert self.warm_count == len(warm), f"{len(warm)} pods are warm, {self.warm_count} are counted"
+        assert self.warm_count > 0 or self.warming_count == 0, "all pods are warming"
         node = self._oldest
         found: list[int] = []
-        for _ in range(self.cold):
+        for _ in range(self.warming_count):
             assert node.pod in warming, f"{node.pod!r} is not warming"
             following = node.room_next
             assert isinstance(following, WarmingNode), f"{following!r} is among the warming pods"
@@ -192,21 +192,23 @@ class WarmUp:
             in_order = following.from_s < 0.0 or node.from_s <= following.from_s or following is self._oldest
             assert in_order, "the warming pods are not in order of age"
             node = following
-        assert self.cold == 0 or node is self._oldest, f"there are more warming pods than {self.cold}"
+        assert self.warming_count == 0 or node is self._oldest, f"there are more warming pods than {self.warming_count}"
         assert sorted(found) == [int(tracker.slot) for tracker in warming], f"the ring of warming pods has {found}"
         members = self._circle.members() if self._by_key else self._weights.members()
         assert members is not None
         expected = [int(tracker.slot) for tracker in warming if tracker.may_take_one()]
         slots = sorted([int(tracker.slot) for tracker in members])
         assert slots == expected, f"the warming pods with room are {expected}, the structure has {slots}"
-        assert self.room == len(expected), f"{len(expected)} warming pods have room, {self.room} are counted"
+        assert self.room_count == len(expected), (
+            f"{len(expected)} warming pods have room, {self.room_count} are counted"
+        )
 
     # The next pod.
 
     def _draw(self, table: PodTable, rng: Rng, now_s: float) -> PodTracker | None:
         """Return a warming pod if the draw over near pods with room selects one and its ramp accepts the request."""
-        others = table.room - table.far_room - self.room
-        warming = self.room
+        others = table.room - table.far_room - self.room_count
+        warming = self.room_count
         if self._by_weight:
             structure = table.structure
             assert isinstance(structure, RoomWeights)
@@ -215,7 +217,7 @@ class WarmUp:
             if warming == 0:
                 return None  # all warming pods are reserves
         if self._by_key:
-            tracker = self._circle.array.pods[rng.below(self.room)]
+            tracker = self._circle.array.pods[rng.below(self.room_count)]
         else:
             tracker = self._weights.draw(rng)
         if others == 0:  # the others are reserves, used only when no other pod has room
@@ -243,7 +245,7 @@ class WarmUp:
             return self._weights.draw(rng)
         if key != 0:
             return self._circle.nearest(key)
-        return self._circle.array.pods[rng.below(self.room)]
+        return self._circle.array.pods[rng.below(self.room_count)]
 
     # Ages.
 
@@ -253,7 +255,7 @@ class WarmUp:
         if self._warm_from_s == -1.0:
             self._warm_from_s = now_s
         node = self._oldest.room_prev
-        for _ in range(self.cold):
+        for _ in range(self.warming_count):
             assert isinstance(node, WarmingNode)
             if node.from_s >= 0.0:
                 break
@@ -263,7 +265,7 @@ class WarmUp:
 
     def _update_end(self) -> None:
         """Compute when the window of the oldest warming pod ends."""
-        if self.cold > 0 and self._oldest.from_s >= 0.0:
+        if self.warming_count > 0 and self._oldest.from_s >= 0.0:
             self._ends_s = self._oldest.from_s + self.window_s
         else:
             self._ends_s = _NOT_YET_S
@@ -274,18 +276,18 @@ class WarmUp:
         assert isinstance(tracker, PodTracker)
         if tracker.has_room:
             self.remove(tracker)
-        self._forget(tracker)
-        self.warm += 1
+        self._end_warming(tracker)
+        self.warm_count += 1
         if tracker.has_room:
             table.structure.insert(tracker)
 
-    def _forget(self, tracker: PodTracker) -> None:
+    def _end_warming(self, tracker: PodTracker) -> None:
         """Remove the pod from the warming ones."""
         node = tracker.warming_node
         tracker.warming_node = NO_WARMING_NODE
         tracker.warming = False
-        self.cold -= 1
-        if self.cold == 0:
+        self.warming_count -= 1
+        if self.warming_count == 0:
             self._oldest = NO_WARMING_NODE
         else:
             if self._oldest is node:

@@ -403,7 +403,7 @@ class App:
         except StartError as error:
             log.error("the cluster's settings are not applied: %s", error)
             return
-        self.workers.settle(settings)
+        self.workers.apply_cluster_settings(settings)
 
     def _judge(self) -> None:
         """Drain and exit, so that the activator is restarted, if the control plane has failed for `panic_grace`."""

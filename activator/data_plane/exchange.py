@@ -246,7 +246,7 @@ class Exchange(Deadline):
         """
         raise NotImplementedError
 
-    def proceed(self, hold: int) -> None:
+    def proceed(self, hold_number: int) -> None:
         """Continue a held request in another turn. No effect if it is over or if another filter holds it."""
         raise NotImplementedError
 
@@ -289,7 +289,7 @@ class Exchange(Deadline):
         throttler = self.throttler
         return None if throttler is None else throttler.spec
 
-    def counts(self) -> bool:
+    def counts_as_activity(self) -> bool:
         """Return True if the request counts as activity."""
         return not self.is_quiet and not self.is_unverified
 

@@ -86,7 +86,7 @@ class Overload:
         self.limits = limits
         self._scarce = OverloadLadder()  # memory and connections
         self._late = OverloadLadder()  # the delay of the event loop
-        self._delays: deque[float] = deque([0.0] * DELAY_SAMPLES, DELAY_SAMPLES)
+        self._delays: deque[float] = deque([0.0] * DELAY_SAMPLES, DELAY_SAMPLES)  # the last delays of the loop
         self._due_s: float = 0.0  # when the next check is due
         self._resident: int = 0  # bytes at the last check
         self._timer: asyncio.TimerHandle | None = None

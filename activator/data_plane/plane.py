@@ -299,7 +299,7 @@ class DataPlane:
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
             users=self.filters.user_totals(),
-            user_use=self.quotas.use(),
+            user_use=self.quotas.usage(),
             user_rejections=self.quotas.rejections(),
             certificate_expiries={} if self.server is None else self.server.certificate_expiries(),
             overload=(int(closes_kept), int(no_queueing), int(no_connections)),
@@ -389,7 +389,7 @@ class DataPlane:
             await pause(ANSWERS_CHECK_S)
         finished = answers.pending == 0
         answers.cut()
-        lost = answers.lose()
+        lost = answers.forget_all()
         if lost:
             log.warning("discarded %d stored responses that no client had fetched", lost)
         return finished

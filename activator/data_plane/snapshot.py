@@ -30,7 +30,7 @@ def revision(throttler: RevisionThrottler, now_s: float) -> dict[str, Any]:
     counters = throttler.counters
     sharing = throttler.sharing
     trackers = [tracker for tracker in table.slots[: table.length] if tracker.state != EMPTY]
-    lent = {} if sharing.lending is None else sharing.lending.lent_of()
+    lent = {} if sharing.lending is None else sharing.lending.lent_by_pod()
     namespace, _, name = throttler.key.partition("/")
     return {
         "namespace": namespace,

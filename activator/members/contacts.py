@@ -38,16 +38,16 @@ class Contact:
         self.seat = seat
         self.replica: Replica | None = None  # the last life that has sent `Hello`, unless that has ended
         self.is_linked: bool = False
-        self.takes_part: bool = False
+        self.takes_part: bool = False  # it may be in a view
         self.is_released: bool = False  # silent for longer than `release_s`, where the operator allows that
         self.silent_since_s: float = float("-inf")  # time of its last message, plus later pauses of this process
         self.message_s: float = float("-inf")  # time of its last message
         self.added_s = now_s  # when the roster got the seat
         self.vacant_s: float = float("-inf")  # when a connection to its address was last refused
-        self.excluded_until_s: float = float("-inf")  # no proposal includes it before: it did not accept one in time
+        self.excluded_until_s: float = float("-inf")  # no view includes it before: it did not accept one in time
         self.accepted_epoch: int = 0  # epoch of the latest view that it reported as accepted
         self.owned: int = 0  # revisions that its data planes own, by its own report
-        self.held: int = 0  # those of them whose slots it cannot grant yet
+        self.held: int = 0  # the part of `owned` whose slots it cannot grant yet
 
     def is_in(self, view: GroupView) -> bool:
         """Return True if the replica that has this seat is a member of the view."""
@@ -74,7 +74,7 @@ class Contacts:
         # Replicas that may be alive, with the time of their last message, in the order in which they became known: the
         # first one of a seat holds it.
         self._alive: dict[int, float] = {}
-        self._released: set[int] = set()  # those of them that were silent for `release_s`, where that is allowed
+        self._released: set[int] = set()  # replicas of `_alive` that were silent for `release_s`, where that is allowed
 
     # --- events ---
 
@@ -145,7 +145,7 @@ class Contacts:
             del self.ended[next(iter(self.ended))]
 
     def release_silent(self) -> None:
-        """Take replicas and seats that were silent for `release_s` for ended, until a message of them arrives."""
+        """Count replicas and seats that were silent for `release_s` as ended, until one of them sends a message."""
         now_s = self._now()
         for contact in self.by_seat.values():
             if now_s - max(contact.silent_since_s, contact.added_s) > self._rules.release_s:

@@ -23,7 +23,7 @@ class GroupSide(ABC):
 
     @abstractmethod
     def lives_changed(self) -> None:
-        """Handle applied effects, which may have changed `lives`."""
+        """Announce `lives` if applied effects have changed them."""
 
     @abstractmethod
     def unlinked(self, own: int, other: int) -> None:
@@ -35,7 +35,7 @@ class GroupDataPlanes(ABC):
 
     @abstractmethod
     def join(self, group: GroupSide) -> None:
-        """Make them members of this group. To be called before any effect is applied."""
+        """Make the data planes members of this group. To be called before any effect is applied."""
 
     @abstractmethod
     def adopt_view(self, view: View) -> None:
@@ -43,12 +43,12 @@ class GroupDataPlanes(ABC):
 
     @abstractmethod
     def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
-        """Give the data plane `own` a link to one of another replica. It owns the socket from then on."""
+        """Give the data plane `own` a link to `other`, of another replica; `own` owns the socket from then on."""
 
     @abstractmethod
     def allow_grants(self, allowed: bool) -> None:
-        """Allow or forbid that they grant slots of the revisions that they own."""
+        """Allow or forbid the data planes to grant slots of the revisions that they own."""
 
     @abstractmethod
     def ownership(self) -> tuple[int, int]:
-        """Return how many revisions they own, and for how many of them they cannot grant slots yet."""
+        """Return how many revisions the data planes own, and for how many of these they cannot grant slots yet."""

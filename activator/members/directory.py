@@ -32,7 +32,10 @@ class MemberDirectory(ABC):
 
     @abstractmethod
     async def is_gone(self, seat: int, address: str) -> bool:
-        """Return True if it is proven that the holder of this seat with this address has ended and cannot return."""
+        """Return True if it is proven that the holder of this seat with this address has ended and cannot return.
+
+        In a cluster, the seat of such a holder is then removed, too.
+        """
 
     @abstractmethod
     async def leave(self) -> None:

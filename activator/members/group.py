@@ -104,7 +104,7 @@ class Group:
         self._started_s = now()
         self._majority_s = now()  # when this replica last reached a majority
         self._takes_part = False
-        self._beat_s: float = float("-inf")
+        self._beat_s: float = float("-inf")  # when heartbeats were last sent
         self._ticked_s = now()
         self._is_leaving = False
         self._send = send
@@ -114,7 +114,7 @@ class Group:
         self._inquire = inquire
         self._died = died
         self._now = now
-        self._suspected_s: float = float("-inf")
+        self._suspected_s: float = float("-inf")  # when silent replicas were last inquired about
         self._readiness = Readiness(self.contacts, rules, now)
 
     # --- state of this replica ---
@@ -122,20 +122,20 @@ class Group:
     def set_roster(self, seats: set[int]) -> None:
         """Set the seats of the roster. The holder of a seat that is removed gave it up, or has provably ended."""
         self.contacts.set_roster(seats)
-        self._reconsider()
+        self._propose_if_outdated()
 
     def set_data_planes(self, data_planes: tuple[MemberName, ...]) -> None:
         """Set the data planes of this replica. A data plane that is no longer named has ended."""
-        self._set_replica(replace(self.replica, data_planes=data_planes))
+        self._announce_replica(replace(self.replica, data_planes=data_planes))
 
     def set_process(self, machine: str, process: int, started: int, pod: str) -> None:
         """Set the process and the pod by which others can prove that this replica has ended."""
-        self._set_replica(replace(self.replica, machine=machine, process=process, started=started, pod=pod))
+        self._announce_replica(replace(self.replica, machine=machine, process=process, started=started, pod=pod))
 
     def set_writes(self, writes: bool) -> None:
         """Set whether this replica may write objects of the cluster, from the next view on."""
         if writes != self.replica.writes:
-            self._set_replica(replace(self.replica, writes=writes))
+            self._announce_replica(replace(self.replica, writes=writes))
 
     def set_lives(self, lives: RevisionLives) -> None:
         """Set the lives of the revisions of this replica, and send the changes to the others."""
@@ -177,11 +177,11 @@ class Group:
                 contact.forget_life()  # it was in no view
 
     def refused(self, seat: int) -> None:
-        """Register that a connection to its address was refused. To be called repeatedly while that is so (rule 5)."""
+        """Register that a connection to the seat's address was refused; call it again while that is so (rule 5)."""
         contact = self.contacts.by_seat.get(seat)
         if contact is not None:
             contact.vacant_s = self._now()
-            self._reconsider()
+            self._propose_if_outdated()
 
     def ended(self, number: int) -> None:
         """Register that the end of this replica is proven, and report it to the others."""
@@ -190,7 +190,7 @@ class Group:
         self._note_ended(number)
         for contact in self.contacts.linked():
             self._send(contact.seat, Ended(number))
-        self._reconsider()
+        self._propose_if_outdated()
 
     def receive(self, seat: int, message: GroupMessage) -> None:
         """Process a message from the present link to this seat."""
@@ -202,19 +202,19 @@ class Group:
             contact.accepted_epoch = max(message.accepted, contact.accepted_epoch)
             contact.owned, contact.held = message.owned, message.held
             self._highest = max(self._highest, message.accepted)
-            self._repair(contact, message)
+            self._resend_view(contact, message)
         elif isinstance(message, Hello):
-            self._meet(contact, message)
+            self._record_hello(contact, message)
         elif isinstance(message, LivesChanged):
             self._learn(message.lives)
         elif isinstance(message, Propose):
             self.contacts.note_replicas(message.known)
-            self._consider(contact, message.view)
+            self._accept_if_due(contact, message.view)
         elif isinstance(message, Accept):
-            self._accepted_by(contact, message)
+            self._record_and_commit(contact, message)
         elif isinstance(message, Commit):
             if message.epoch == self.accepted.epoch and self.coordinator() == seat:
-                self._take_effect()
+                self._adopt_accepted()
         elif isinstance(message, Ended):
             self._note_ended(message.replica)
         elif isinstance(message, Suspected):
@@ -222,7 +222,7 @@ class Group:
                 self._inquire(message.replica)
         elif contact.replica is not None:  # Leave
             self._note_ended(contact.replica.number)
-        self._reconsider()
+        self._propose_if_outdated()
 
     def tick(self) -> None:
         """Send heartbeats, and re-evaluate what depends on time. To be called some ten times in `silence_s`."""
@@ -241,10 +241,10 @@ class Group:
             self._send_hellos()
         if now_s - self._suspected_s >= SUSPECT_INTERVAL_S:
             self._suspected_s = now_s
-            self._suspect()
-        self._judge_majority(now_s)
-        self._readiness.judge(self.accepted, self.effective, self.may_grant)
-        self._reconsider()
+            self._inquire_about_silent()
+        self._allow_by_majority(now_s)
+        self._readiness.update_times(self.accepted, self.effective, self.may_grant)
+        self._propose_if_outdated()
 
     # --- queries ---
 
@@ -290,7 +290,7 @@ class Group:
         """Return why no slots are granted here, in a few words; empty if they are."""
         if self.has_died:
             return "the other members have declared this replica ended: it must be started again"
-        if self._is_late():
+        if self._is_later_life():
             return (
                 "another replica had the seat of this one, and is not known to have ended: end it, and say so at "
                 f"another member with `activator member-ended {self.seat}`"
@@ -298,10 +298,9 @@ class Group:
         return self._readiness.waiting_for(self.effective, self.may_grant)
 
     def declare_vacant(self, seat: int) -> bool:
-        """Take the operator's word that no replica has a seat whose holder was not met. False if that changes nothing.
+        """Count a seat without a known holder as vacant, by the operator's word; return False if that changes nothing.
 
-        This expires like a refused connection, because a replica may start there. So it must be declared at the
-        coordinator: a message to it could arrive too late.
+        This expires, as after a refused connection. Declare it at the coordinator: a message could arrive too late.
         """
         contact = self.contacts.by_seat.get(seat)
         if contact is None or contact.replica is not None or self.contacts.is_empty(contact):
@@ -311,16 +310,16 @@ class Group:
 
     # --- internal ---
 
-    def _set_replica(self, replica: Replica) -> None:
+    def _announce_replica(self, replica: Replica) -> None:
         self.replica = replica
         self._send_hellos()
-        self._reconsider()
+        self._propose_if_outdated()
 
-    def _is_late(self) -> bool:
+    def _is_later_life(self) -> bool:
         """Return True if this replica itself is a later life (rule 6)."""
         return not self.effective.epoch and self.contacts.holder(self.seat) != 0
 
-    def _suspect(self) -> None:
+    def _inquire_about_silent(self) -> None:
         """Check whether silent replicas have ended: on this machine, and by members on theirs or on their seat."""
         for replica in self.contacts.known(self.contacts.silent()):
             self._inquire(replica)
@@ -332,7 +331,7 @@ class Group:
 
     def _may_take_part(self, now_s: float) -> bool:
         """Return True if this replica may take part from now on (rules 5 and 6)."""
-        if self._is_late():
+        if self._is_later_life():
             return False
         if now_s - self._started_s > 2.0 * self.rules.silence_s:
             return True
@@ -367,7 +366,8 @@ class Group:
         self.contacts.note_alive(view.unproven)
         self.contacts.note_replicas(view.replicas)
 
-    def _meet(self, contact: Contact, message: Hello) -> None:
+    def _record_hello(self, contact: Contact, message: Hello) -> None:
+        """Record the life of the sender, and the views, replicas and revisions that it reports."""
         for number in message.ended:
             self._note_ended(number)
         number = message.replica.number
@@ -380,7 +380,7 @@ class Group:
         contact.accepted_epoch = max(message.accepted.epoch, contact.accepted_epoch)
         self._learn(message.lives)
         if self.contacts.is_later_life(contact):
-            self._suspect()
+            self._inquire_about_silent()
 
     def _next_view(self) -> tuple[tuple[Replica, ...], tuple[int, ...]]:
         """Return the replicas that a view should have now, and the unproven ones."""
@@ -389,9 +389,9 @@ class Group:
         numbers = {replica.number for replica in replicas}
         return tuple(replicas), tuple(sorted(self.contacts.may_act() - numbers))
 
-    def _reconsider(self) -> None:
+    def _propose_if_outdated(self) -> None:
         """Propose a view, if this is the coordinator and the last view is outdated."""
-        may_not_propose = self._is_leaving or not self._takes_part or self.has_died or self._is_late()
+        may_not_propose = self._is_leaving or not self._takes_part or self.has_died or self._is_later_life()
         if may_not_propose or self.coordinator() != self.seat:
             self._proposal = None
             return
@@ -407,8 +407,8 @@ class Group:
             return
         present = self.accepted if proposal is None else proposal.view
         is_current = (present.replicas, present.unproven) == (replicas, unproven)
-        is_late = self._highest > present.epoch  # a replica has accepted a later view, and would not accept this one
-        if is_current and not is_late and (proposal is not None or present is self.effective):
+        is_outdated = self._highest > present.epoch  # a replica has accepted a later view, and would not accept this
+        if is_current and not is_outdated and (proposal is not None or present is self.effective):
             return
         self._propose(replicas, unproven)
 
@@ -421,14 +421,14 @@ class Group:
         self._proposal = Proposal(view, others, self._now())
         for seat in others:
             if self.contacts.by_seat[seat].is_linked:
-                self._send(seat, self._proposing(view))
+                self._send(seat, self._proposal_message(view))
         self._commit_if_accepted()
 
-    def _proposing(self, view: GroupView) -> Propose:
+    def _proposal_message(self, view: GroupView) -> Propose:
         """Return the proposal of a view. Replicas that outlive this one can then have the end of others proven."""
         return Propose(view, self.contacts.known(view.unproven)[-HELLO_ALIVE_MAX:])
 
-    def _consider(self, contact: Contact, view: GroupView) -> None:
+    def _accept_if_due(self, contact: Contact, view: GroupView) -> None:
         """Accept a proposed view, if it comes from the coordinator and is no older than the last one."""
         self._note_view(view)
         if self.coordinator() != contact.seat or view.epoch < self.accepted.epoch or self.has_died:
@@ -439,7 +439,7 @@ class Group:
         contact.accepted_epoch = view.epoch
         self._send(contact.seat, Accept(view.epoch, self.contacts.alive()))
 
-    def _accepted_by(self, contact: Contact, message: Accept) -> None:
+    def _record_and_commit(self, contact: Contact, message: Accept) -> None:
         contact.accepted_epoch = max(contact.accepted_epoch, message.epoch)
         self.contacts.note_replicas(message.known)
         for replica in message.known:
@@ -449,7 +449,7 @@ class Group:
         if proposal is None or proposal.view.epoch != message.epoch:
             return
         if self.contacts.may_act() - {*proposal.view.unproven, *[one.number for one in proposal.view.replicas]}:
-            return  # it has reported others: the next proposal names them
+            return  # the sender has reported other replicas: the next proposal names them
         proposal.waiting.discard(contact.seat)
         self._commit_if_accepted()
 
@@ -461,9 +461,9 @@ class Group:
         for contact in self.contacts.linked():
             if contact.is_in(proposal.view):
                 self._send(contact.seat, Commit(proposal.view.epoch))
-        self._take_effect()
+        self._adopt_accepted()
 
-    def _take_effect(self) -> None:
+    def _adopt_accepted(self) -> None:
         if self.accepted.epoch > self.effective.epoch:
             self.effective = self.accepted
             self._adopt(self.effective)
@@ -471,19 +471,19 @@ class Group:
                 self._majority_s = self._now()
                 self._allow(True)
 
-    def _repair(self, contact: Contact, beat: Heartbeat) -> None:
+    def _resend_view(self, contact: Contact, beat: Heartbeat) -> None:
         """Send a view again that the contact has not received, because a link ended."""
         proposal = self._proposal
         if proposal is not None:
             if contact.seat in proposal.waiting and beat.accepted < proposal.view.epoch:
-                self._send(contact.seat, self._proposing(proposal.view))
+                self._send(contact.seat, self._proposal_message(proposal.view))
             return
         is_behind = beat.effective < self.effective.epoch and contact.is_in(self.effective)
         if is_behind and self.coordinator() == self.seat and self.accepted is self.effective:
-            self._send(contact.seat, self._proposing(self.effective))
+            self._send(contact.seat, self._proposal_message(self.effective))
             self._send(contact.seat, Commit(self.effective.epoch))
 
-    def _judge_majority(self, now_s: float) -> None:
+    def _allow_by_majority(self, now_s: float) -> None:
         if self.rules.grants_alone or self.has_died:
             return
         if self.contacts.has_majority():

@@ -171,14 +171,14 @@ class HandshakeClient:
         self._wanted = wanted
         self._expected = expected
         self._newest = newest
-        self._other = identity
+        self._other = identity  # the listener's identity, after `take_answer`
         self._transcript = _Transcript(key)
         self.version = 0
         self.opening = _ENCODER.encode(Opening(MAGIC, newest, OLDEST_PROTOCOL, nonce))
         self._transcript.add(self.opening)
 
     def take_challenge(self, frame: bytes) -> bytes:
-        """Return the proof to send. Raises HandshakeError."""
+        """Check the challenge, and return the proof to send. Raises HandshakeError."""
         challenge = _decoded(_CHALLENGE, frame)
         if isinstance(challenge, Refusal):
             raise _refused(challenge)
@@ -193,7 +193,7 @@ class HandshakeClient:
         return proof
 
     def take_answer(self, frame: bytes) -> bytes:
-        """Return the greeting to send. Raises HandshakeError."""
+        """Check the answer, and return the greeting to send. Raises HandshakeError."""
         answer = _decoded(_ANSWER, frame)
         if isinstance(answer, Refusal):
             raise _refused(answer)
@@ -210,7 +210,7 @@ class HandshakeClient:
         return greeting
 
     def take_welcome(self, frame: bytes) -> tuple[PeerIdentity, SessionKeys]:
-        """Return the identity of the other side, and the keys. Raises HandshakeError."""
+        """Check the welcome; return the identity of the other side, and the keys. Raises HandshakeError."""
         welcome = _decoded(_WELCOME, frame)
         if isinstance(welcome, Refusal):
             raise _refused(welcome)
@@ -232,7 +232,7 @@ class HandshakeServer:
         self.version = PROTOCOL
 
     def take_opening(self, frame: bytes, nonce: bytes) -> bytes:
-        """Return the challenge to send. Raises HandshakeError, whose text may be sent to an unknown peer."""
+        """Check the opening; return the challenge to send. Raises HandshakeError; an unknown peer may get its text."""
         opening = _decoded(_OPENING, frame)
         if opening.magic != MAGIC:
             raise HandshakeError("not a member")
@@ -247,7 +247,7 @@ class HandshakeServer:
         return challenge
 
     def take_proof(self, frame: bytes, identity: PeerIdentity) -> bytes:
-        """Return the answer to send, which identifies this side. Raises HandshakeError, whose text may be sent."""
+        """Check the proof; return the answer that identifies this side. Raises HandshakeError; its text may be sent."""
         self._transcript.check(_decoded(_PROOF, frame).proof, b"dialer")
         self._transcript.add(frame)
         answer = _ENCODER.encode(Answer(identity, self._transcript.code(b"listener", _ENCODER.encode(identity))))
@@ -255,7 +255,7 @@ class HandshakeServer:
         return answer
 
     def take_greeting(self, frame: bytes) -> Greeting:
-        """Return the greeting, with the dialer's identity. Raises HandshakeError, whose text may be sent."""
+        """Check the greeting, and return it with the dialer's identity. Raises HandshakeError; its text may be sent."""
         greeting = _decoded(_GREETING, frame)
         named = _ENCODER.encode(greeting.identity)
         self._transcript.check(greeting.proof, b"party", named, str(greeting.wanted).encode())
@@ -275,8 +275,8 @@ class Seal:
 
     def __init__(self, keys: SessionKeys) -> None:
         self._keys = keys
-        self._sent = 0
-        self._received = 0
+        self._sent = 0  # the number of the last frame
+        self._received = 0  # the number of the last frame
 
     def code(self, data: bytes) -> bytes:
         """Return the code of the next frame to send. Takes some 1.2 us for 100 bytes."""

@@ -27,7 +27,7 @@ class Lives:
         self._next: dict[str, int] = {}  # next numbers of names that were dropped, or that others have
 
     def with_life(self, effect: Effect) -> Effect:
-        """Return the effect, with the number of its revision if it sets one."""
+        """Record a revision that the effect sets or drops; return the effect, with the number of a revision it sets."""
         if type(effect) is DropRevision:
             life = self._present.pop(effect.key, None)
             if life is not None:

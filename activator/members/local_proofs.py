@@ -59,7 +59,7 @@ class LocalProofs:
     def unlinked(self, seat: int, identity: PeerIdentity) -> None:
         """Stop watching a replica that has lost its link, if it is still alive after END_SETTLE_S."""
         if identity.process.machine == self._process.machine:
-            self._loop.call_later(END_SETTLE_S, self._settled, seat, identity)
+            self._loop.call_later(END_SETTLE_S, self._stop_watch_if_alive, seat, identity)
 
     def inquire(self, replica: Replica) -> None:
         """Report a replica as ended if the kernel of this machine, or this pod, proves it.
@@ -79,7 +79,7 @@ class LocalProofs:
             if not have_ended(processes):
                 return
         self._inquiring.add(number)
-        self._loop.call_later(END_SETTLE_S, self._inquired, number)
+        self._loop.call_later(END_SETTLE_S, self._report_end, number)
 
     def close(self) -> None:
         """Close all watches."""
@@ -89,13 +89,13 @@ class LocalProofs:
 
     # --- internal ---
 
-    def _inquired(self, number: int) -> None:
+    def _report_end(self, number: int) -> None:
         """Report the end of a replica, END_SETTLE_S after it was found."""
         self._inquiring.discard(number)
         if not self._is_closed:
             self._ended(number)
 
-    def _settled(self, seat: int, identity: PeerIdentity) -> None:
+    def _stop_watch_if_alive(self, seat: int, identity: PeerIdentity) -> None:
         """Stop watching a replica that is alive END_SETTLE_S after it has lost its link."""
         if self._is_closed or self._is_linked(seat, identity.replica):
             return

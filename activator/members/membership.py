@@ -113,15 +113,15 @@ class Membership(GroupSide):
             config.on_partition == "prompt",
         )
         self._process: Process = process or this_process()
-        self._proofs = LocalProofs(self._process, roster.pod, self._is_linked, self._proven)
+        self._proofs = LocalProofs(self._process, roster.pod, self._is_linked, self._report_proven_end)
         self.group = Group(
             self.replica, rules, self.send, self._adopt, self._allow, self._learn, self._proofs.inquire, self._died, now
         )
         self.writing = SharedWriting(self.group, self, now)
         self.group.set_process(self._process.machine, self._process.process, self._process.started, roster.pod)
-        self._addresses: dict[int, str] = {}
+        self._addresses: dict[int, str] = {}  # by seat
         self._links: dict[int, SeatLink] = {}  # by seat
-        self._dialling: set[int] = set()
+        self._dialling: set[int] = set()  # seats
         self._addresses_of: dict[int, str] = {}  # by replica, also of replicas that are no longer linked
         self._unproven_s: dict[int, float] = {}  # by replica, when it became unproven
         self._unproven_logged_s = float("-inf")
@@ -129,9 +129,9 @@ class Membership(GroupSide):
         self._is_closing = False
         self._running: list[asyncio.Task[None]] = []
         self._is_draining = False
-        self._names: tuple[MemberName, ...] = ()
+        self._names: tuple[MemberName, ...] = ()  # the data planes of this replica
         self._formed = asyncio.Event()
-        self._mesh = Mesh(key, config.group, self._identity, self._accepts, self._met, now, tasks)
+        self._mesh = Mesh(key, config.group, self._identity, self._check_greeting, self._met, now, tasks)
         self._plane_links = PlaneLinks(
             self.replica, planes, self._mesh, lambda seat: self._addresses.get(seat, ""), self._met, tasks, now
         )
@@ -197,7 +197,7 @@ class Membership(GroupSide):
             self.group.set_lives(self.lives.announced())
 
     def unlinked(self, own: int, other: int) -> None:
-        """Make a new link between these two data planes, if they are to have one."""
+        """Make a new link between these two data planes, if they must have one."""
         self._plane_links.unlinked(own, other)
 
     # --- figures and descriptions ---
@@ -249,7 +249,7 @@ class Membership(GroupSide):
         self._log_waiting()
 
     async def _watch_silent(self) -> None:
-        """Run in a task of its own: an answer may take long, and must not delay the heartbeats to the other members."""
+        """Ask about silent replicas, in a task of its own: an answer may take long, and heartbeats must not wait."""
         await pause(GONE_INTERVAL_S if self.group.coordinator() == self.group.seat else GONE_INTERVAL_OTHERS_S)
         await self._ask_about_silent()
 
@@ -284,7 +284,7 @@ class Membership(GroupSide):
             )
 
     def end_seat(self, seat: int) -> str:
-        """Take the operator's word that the silent replicas of this seat have ended. Return an error, or empty."""
+        """Declare the silent replicas of this seat ended, by the word of the operator; return an error, or empty."""
         if seat == self.group.seat:
             return "that is the seat of this replica itself"
         numbers = [number for number in self.group.contacts.silent() if seat_of(number) == seat]
@@ -347,7 +347,7 @@ class Membership(GroupSide):
         link = self._links.get(seat)
         return link is not None and link.identity.replica == number
 
-    def _proven(self, number: int) -> None:
+    def _report_proven_end(self, number: int) -> None:
         self.group.ended(number)
 
     def _adopt(self, view: GroupView) -> None:
@@ -400,8 +400,8 @@ class Membership(GroupSide):
         """Return the identity of a data plane of this replica; 0: of the replica as a whole."""
         return PeerIdentity(self._config.group, self.replica, data_plane, self._address, self._process)
 
-    def _accepts(self, greeting: Greeting) -> None:
-        """Check that the greeting's replica may join this group. Raises HandshakeError."""
+    def _check_greeting(self, greeting: Greeting) -> None:
+        """Check that the greeting's replica may have this connection. Raises HandshakeError."""
         identity = greeting.identity
         seat = seat_of(identity.replica)
         known = self._addresses.get(seat)
@@ -433,7 +433,7 @@ class Membership(GroupSide):
         if self._is_closing or self._addresses.get(seat) != identity.address or is_taken:
             connection.sock.close()
         elif connection.own:
-            self._plane_links.take(connection)
+            self._plane_links.hand_to_plane(connection)
         else:
             self._link_seat(seat, connection)
 

@@ -167,7 +167,7 @@ class Mesh:
                 await self._answer(sock)
         except (HandshakeError, OSError, TimeoutError) as error:
             sock.close()
-            self._refused(host, error, False)
+            self._count_and_log_refused(host, error, False)
         except BaseException:
             sock.close()
             raise
@@ -193,7 +193,7 @@ class Mesh:
         self._accepts(greeting)  # again, because the state may have changed during the handshake
         self._met(Connection(sock, greeting.wanted, greeting.identity, keys, False, listener.version))
 
-    def _refused(self, host: str, error: Exception, is_dialled: bool) -> None:
+    def _count_and_log_refused(self, host: str, error: Exception, is_dialled: bool) -> None:
         """Count and log a refused connection, unless it is only not needed."""
         if isinstance(error, NotWantedError):
             return
@@ -225,7 +225,7 @@ class Mesh:
             raise
         except HandshakeError as error:
             sock.close()
-            self._refused(address, error, True)
+            self._count_and_log_refused(address, error, True)
             raise
         except BaseException:
             sock.close()

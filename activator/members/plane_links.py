@@ -2,7 +2,7 @@
 
 Rules
   1. A pair has a link while both are in the present view and ours is alive. The replica with the higher number dials.
-     The number is the one in the data plane's own number, whichever replica has the seat by now.
+     A replica's number is taken from the number of its data plane, whichever replica has the seat by now.
   2. One dial of a pair is under way at a time. After a failure, and after a link that ended soon, the next dial is
      delayed longer, up to RELINK_MAX_S.
 """
@@ -72,13 +72,13 @@ class PlaneLinks:
         self._made = {pair: made for pair, made in self._made.items() if pair in seats}
         self._seats = seats
         for pair in new:
-            self._link(pair, 0.0)
+            self._dial_later(pair, 0.0)
 
     def wants(self, own: int, other: int) -> bool:
         """Return True if these two must have a link, and ours is alive."""
         return (own, other) in self._seats and own in self.own
 
-    def take(self, connection: Connection) -> None:
+    def hand_to_plane(self, connection: Connection) -> None:
         """Pass a new connection to our data plane, or close it if the pair must have no link."""
         pair = own, other = connection.own, connection.identity.data_plane
         if not self.wants(own, other):  # the view has changed since the handshake
@@ -93,7 +93,7 @@ class PlaneLinks:
             return
         made_s, delay_s = self._made.get((own, other), (0.0, 0.0))
         is_stable = self._now() - made_s >= RELINK_STABLE_S
-        self._link((own, other), 0.0 if is_stable else min(2.0 * delay_s + RELINK_INITIAL_S, RELINK_MAX_S))
+        self._dial_later((own, other), 0.0 if is_stable else min(2.0 * delay_s + RELINK_INITIAL_S, RELINK_MAX_S))
 
     def close(self) -> None:
         """Stop dialling."""
@@ -101,8 +101,8 @@ class PlaneLinks:
 
     # --- internal ---
 
-    def _link(self, pair: Pair, delay_s: float) -> None:
-        """Dial this pair after `delay_s`, if the dialling is ours."""
+    def _dial_later(self, pair: Pair, delay_s: float) -> None:
+        """Dial this pair after `delay_s`, if this replica is the one that dials (rule 1)."""
         self._made[pair] = (self._made.get(pair, (0.0, 0.0))[0], delay_s)
         if pair[1] >> WORKER_BITS < self._replica and pair not in self._dialling:
             self._dialling.add(pair)

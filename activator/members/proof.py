@@ -72,7 +72,7 @@ class EndOfProcesses:
                 self.close()
                 return
         if not self._watched:
-            self._loop.call_soon(self._end)
+            self._loop.call_soon(self._report_if_all_ended)
 
     def watches(self, process: Process) -> bool:
         """Return True if this process is watched and has not ended."""
@@ -89,7 +89,7 @@ class EndOfProcesses:
     # --- internal ---
 
     def _watch(self, process: Process) -> bool:
-        """Watch a process. False if its end cannot be noticed."""
+        """Watch a process, unless it has ended; return False if its end cannot be noticed."""
         if not process.started:
             return False  # another process with the same PID would look the same
         try:
@@ -115,9 +115,9 @@ class EndOfProcesses:
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
         del self._watched[pidfd]
-        self._end()
+        self._report_if_all_ended()
 
-    def _end(self) -> None:
+    def _report_if_all_ended(self) -> None:
         if self.is_watching and not self._watched:
             self.is_watching = False
             self._ended()

@@ -24,7 +24,7 @@ class Readiness:
         self._agreed_s = now()  # when all reachable members were last in one view
         self._granted_s = now()  # when at least one reachable member could last grant slots
 
-    def judge(self, accepted: GroupView, effective: GroupView, may_grant: bool) -> None:
+    def update_times(self, accepted: GroupView, effective: GroupView, may_grant: bool) -> None:
         """Update the times. To be called often."""
         now_s = self._now()
         if accepted.epoch == effective.epoch and not self._apart(effective):

@@ -45,7 +45,7 @@ class SharedWriting:
         self._links = links
         self._now = now
         self._gate = WriterGate(group.seat, group.rules.silence_s, now)
-        self._outgoing: dict[int, dict[str, RevisionLoad]] = {}
+        self._outgoing: dict[int, dict[str, RevisionLoad]] = {}  # loads of this turn, by seat and revision
         self._loop = asyncio.get_running_loop()
         self._changed: Callable[[Writers], None] | None = None
         self._loaded: Callable[[int, Load], None] | None = None
@@ -82,14 +82,14 @@ class SharedWriting:
     def update(self) -> None:
         """Compute the writers again. To be called when the view may have changed, and often, because waits expire."""
         group = self._group
-        writers = self._gate.judge(group.effective, group.accepted, group.may_write())
+        writers = self._gate.present_writers(group.effective, group.accepted, group.may_write())
         if writers != self.writers:
             self.writers = writers
             if self._changed is not None:
                 self._changed(writers)
 
     def receive(self, seat: int, message: Loads) -> None:
-        """Take the loads of another replica."""
+        """Pass the loads of another replica to the source that writes, with the present time."""
         now_s = self._now()
         for one in message.loads:
             self._received_total += 1

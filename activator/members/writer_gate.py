@@ -35,11 +35,11 @@ class WriterGate:
         self._all_wait_s = float("-inf")  # until this time, all objects wait
         self._could_write_s = float("-inf")  # when this replica could last write
 
-    def judge(self, effective: GroupView, accepted: GroupView, may_write: bool) -> Writers:
-        """Return the present writers. To be called at each change of a view, and often."""
+    def present_writers(self, effective: GroupView, accepted: GroupView, may_write: bool) -> Writers:
+        """Record the present views, and return their writers. To be called at each change of a view, and often."""
         now_s = self._now()
         if effective.epoch != self._effective.epoch:
-            self._changed(effective, now_s)
+            self._record_doubts(effective, now_s)
         if may_write:
             self._could_write_s = now_s
         self._doubts = [one for one in self._doubts if one[0] > now_s]
@@ -58,7 +58,7 @@ class WriterGate:
             ),
         )
 
-    def _changed(self, effective: GroupView, now_s: float) -> None:
+    def _record_doubts(self, effective: GroupView, now_s: float) -> None:
         """Record which former writers may still write after a change of the view."""
         former, self._effective = self._effective, effective
         if not effective.unproven:

@@ -79,7 +79,7 @@ class OneWorker(Workers):
         self._member: Member | None = None
         self._peers: Peers | None = None
         self._telemetry = telemetry
-        self.worker: Worker | None = None  # set once it is a worker of a later process of the activator
+        self.worker: Worker | None = None  # set once this is a worker of a later process of the activator
         self._listeners = Listeners(tasks)
 
     async def start(self) -> None:
@@ -114,7 +114,7 @@ class OneWorker(Workers):
         if self._peers.recorder is not None:
             self._peers.recorder.adopted(view)
         self._data.adopt(view)
-        self._peers.keep({member.number for member in view.members})
+        self._peers.keep_only({member.number for member in view.members})
 
     def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
         assert self._peers is not None, "it has joined"
@@ -170,7 +170,7 @@ class OneWorker(Workers):
     def reconfigure(self, config: Config) -> None:
         self._data.reconfigure(config)  # its telemetry is the program's
 
-    def settle(self, settings: ClusterSettings) -> None:
+    def apply_cluster_settings(self, settings: ClusterSettings) -> None:
         pass
 
     def set_log_level(self, part: str, level: str) -> None:

@@ -103,7 +103,7 @@ class FanOut:
         """The numbers of the workers."""
         return list(self._workers)
 
-    def use(self, lives: Lives) -> None:
+    def use_lives(self, lives: Lives) -> None:
         """Use the lives of the group. To be called before any effect is applied."""
         self.lives = lives
 
@@ -138,7 +138,7 @@ class FanOut:
             self._pod_drained(worker, PodDrained(key, identity))
         if self._is_draining:
             self._drained.setdefault(worker, False)
-            self._conclude_drain()
+            self._report_if_all_drained()
 
     # --- to the workers ---
 
@@ -146,7 +146,7 @@ class FanOut:
         """Send effects of the state worker to all workers, in order."""
         effects = [self.lives.with_life(effect) for effect in effects]
         for effect in effects:
-            self._record(effect)
+            self._prepare_for_reports(effect)
         frees_slot = [type(effect) is FreeSlot for effect in effects]
         for worker in self._workers:
             if any(frees_slot):
@@ -169,7 +169,7 @@ class FanOut:
     def drain_begins(self) -> None:
         """Report `Drained` once each worker has reported it or has ended. To be called after `Drain` was sent."""
         self._is_draining = True
-        self._conclude_drain()
+        self._report_if_all_drained()
 
     # --- from the workers ---
 
@@ -189,14 +189,14 @@ class FanOut:
             self._table_confirmed(worker, message)
         elif isinstance(message, Drained):
             self._drained[worker] = message.finished
-            self._conclude_drain()
+            self._report_if_all_drained()
         else:
             self._receive(message)
 
     # --- internal ---
 
-    def _record(self, effect: Effect) -> None:
-        """Prepare for the reports that an effect will cause."""
+    def _prepare_for_reports(self, effect: Effect) -> None:
+        """Prepare for the reports that an effect will cause; without workers, report a withdrawn pod as drained."""
         key = effect.key
         if type(effect) is SetRevision or type(effect) is RebuildRevision:
             self._loads.setdefault(key, Loads())
@@ -234,7 +234,7 @@ class FanOut:
         received = min([confirmed.get(one, -1) for one in self._workers], default=applied)
         self._receive(replace(message, applied=applied, worker=worker, received=received))
 
-    def _conclude_drain(self) -> None:
+    def _report_if_all_drained(self) -> None:
         """Report `Drained` if each worker has reported it."""
         if self._is_draining and all(worker in self._drained for worker in self._workers):
             self._is_draining = False

@@ -30,12 +30,12 @@ class RevisionTotals:
     def __init__(self, number: int) -> None:
         self.number = number
         self.by_worker: dict[int, RevisionStatistics] = {}
-        self.ended: RevisionStatistics | None = None  # totals of the workers that do not report it any more
+        self.ended: RevisionStatistics | None = None  # totals of the workers that do not report the revision any more
         self.leaving: set[int] | None = None  # once it was dropped: workers that may still have requests of it
         self._sum: RevisionStatistics | None = None  # kept while no report differs: most revisions are idle
 
     def reported(self, worker: int, statistics: RevisionStatistics) -> None:
-        """Replace what the worker has reported."""
+        """Replace the statistics of a worker."""
         if self.by_worker.get(worker) != statistics:
             self.by_worker[worker] = statistics
             self._sum = None
@@ -58,7 +58,7 @@ class RevisionTotals:
         return self._sum
 
     def worker_ended(self, worker: int) -> None:
-        """Keep the totals of a worker that has ended, or has no request of it any more."""
+        """Keep the totals of a worker that has ended, or has no request of the revision any more."""
         last = self.by_worker.pop(worker, None)
         self._sum = None
         if last is not None:
@@ -70,7 +70,7 @@ class RevisionTotals:
             self.leaving.discard(worker)
 
     def _pods(self) -> AbstractSet[str]:
-        """Return the pods that workers report; the figures of others are forgotten."""
+        """Return the pods that workers report; the figures of other pods are dropped."""
         return {pod for one in self.by_worker.values() for pod in one.by_pod}
 
 
@@ -82,7 +82,7 @@ class WorkerTotals:
         self._lives: dict[str, RevisionTotals] = {}
         self._dropped: list[RevisionTotals] = []
         self._life_of: dict[tuple[int, int], RevisionTotals] = {}  # by worker and its incarnation
-        self._numbers = 0
+        self._numbers = 0  # the number of the newest life
         self._counts: dict[int, WorkerCounts] = {}
         self._ended_counts = WorkerCounts()
 
@@ -102,31 +102,31 @@ class WorkerTotals:
                     self._dropped.append(life)
 
     def reported(self, worker: int, revisions: tuple[RevisionStatistics, ...]) -> None:
-        """Take the figures of revisions that a worker has reported."""
+        """Replace the figures of revisions that a worker has reported."""
         for one in revisions:
             life = self._life(worker, one)
             if life is not None:
                 life.reported(worker, one)
 
     def counted(self, worker: int, counts: WorkerCounts) -> None:
-        """Take the counts of a worker as a whole."""
+        """Replace the counts of a worker as a whole."""
         self._counts[worker] = counts
 
     def revision_ended(self, worker: int, message: RevisionEnded) -> None:
-        """Take the last figures of a worker for a dropped revision."""
+        """Keep the last figures of a worker for a dropped revision."""
         statistics = message.statistics
         life = self._life(worker, statistics)
         self._life_of.pop((worker, statistics.incarnation), None)
         if life is not None:
             life.reported(worker, statistics)
             life.worker_ended(worker)
-            self._conclude(life)
+            self._report_if_ended(life)
 
     def worker_ended(self, worker: int) -> None:
         """Keep the totals of a worker that has ended."""
         for life in [*self._lives.values(), *self._dropped]:
             life.worker_ended(worker)
-            self._conclude(life)
+            self._report_if_ended(life)
         for name in [name for name in self._life_of if name[0] == worker]:
             del self._life_of[name]
         counts = self._counts.pop(worker, None)
@@ -180,7 +180,7 @@ class WorkerTotals:
                 return life
         return None
 
-    def _conclude(self, life: RevisionTotals) -> None:
+    def _report_if_ended(self, life: RevisionTotals) -> None:
         """Report the last figures of a dropped revision, if no worker has requests of it any more."""
         if life.leaving is None or life.leaving or life not in self._dropped:
             return

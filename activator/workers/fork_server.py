@@ -52,23 +52,23 @@ class Zygote:
         self.process = process
         self.socket = sock
         self.ended: Callable[[int], None] | None = None
-        self._has_ended = False
+        self._is_reaped = False  # the fork server itself has ended; its workers may live
 
     def kill(self) -> None:
         """Send SIGKILL to the fork server, but not to its workers."""
-        if not self._has_ended:
+        if not self._is_reaped:
             os.kill(self.process, signal.SIGKILL)
 
     def wait(self) -> None:
         """Return when the process has ended."""
-        if not self._has_ended:
+        if not self._is_reaped:
             with suppress(ChildProcessError):  # it has been reaped as an orphan of process 1
                 os.waitpid(self.process, 0)
-            self._has_ended = True
+            self._is_reaped = True
 
     def has_ended(self) -> bool:
-        """Return True if it has ended with all its workers. Calls `ended` the first time."""
-        if not self._has_ended:
+        """Return True if the fork server has ended with all its workers; call `ended` the first time."""
+        if not self._is_reaped:
             return False
         try:
             os.killpg(self.process, 0)
@@ -150,12 +150,12 @@ class ForkServer:
                     if key.fileobj is self._waking:
                         self._waking.recv(4096)
                         self._reap()
-                    elif not self._serve(selector):
+                    elif not self._serve_request(selector):
                         return 0
         except (BrokenPipeError, ConnectionResetError):
             return 0
 
-    def _serve(self, selector: selectors.BaseSelector) -> bool:
+    def _serve_request(self, selector: selectors.BaseSelector) -> bool:
         """Process one request of the parent. Return False if the parent has ended."""
         data, descriptors, _, _ = socket.recv_fds(self._parent, REQUEST.size, 1, socket.MSG_CMSG_CLOEXEC)
         if not data:

@@ -122,10 +122,11 @@ class Forking:
         elif kind == EXITED:
             if status != 0:
                 self._listener.exited(number, process, how_it_ended(status))
-        else:  # without a pidfd its end would not be noticed; a forked worker whose wire is closed ends by itself
+        else:  # without a pidfd a worker's end would not be noticed; a worker whose wire is closed ends by itself
             self._listener.not_forked(number, os.strerror(status or errno.EMFILE))
 
     def _lost(self) -> None:
+        """Start the fork server again after its end, and report that its pending forks are lost."""
         log.error("the process that starts workers has ended, and is started again")
         self._disconnect()
         assert self._process is not None

@@ -87,7 +87,7 @@ class WorkerLifecycle(ForkListener):
         self._now = now
         self._rng = rng
         self._log_level = log_level
-        self.last_number = 0  # The newest worker has this number; the next one has a higher one.
+        self.last_number = 0  # the number of the newest worker
         self._watched_s = now()
         self._ending: dict[int, int] = {}  # places of ended workers whose exit status is not known yet, by number
         self._forking = Forking(self, environment, zygote)
@@ -169,7 +169,7 @@ class WorkerLifecycle(ForkListener):
         return Released([released for *_, released in prepared], 0)
 
     def _forget(self, worker: WorkerProcess) -> None:
-        """Stop watching a worker."""
+        """Stop watching a worker, and close the wire to it; the process itself continues."""
         if worker.pidfd >= 0:
             self._loop.remove_reader(worker.pidfd)
         worker.close()
@@ -201,7 +201,7 @@ class WorkerLifecycle(ForkListener):
         self._begin_if_complete(worker)
 
     def watch(self) -> None:
-        """Kill the workers that hang. Pauses of this process do not count as silence of theirs."""
+        """Kill the workers that hang. Pauses of this process do not count as silence of the workers."""
         stall_s = float(self.config.limits.worker_stall)
         now_s = self._now()
         paused_s = max(now_s - self._watched_s - 2.0 * WORKER_WATCH_S, 0.0)

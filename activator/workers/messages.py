@@ -57,7 +57,7 @@ class Link(Message, frozen=True, tag=True):
 
 
 class AllowGrants(Message, frozen=True, tag=True):
-    """Allow or forbid that the worker grants slots of the revisions that it owns."""
+    """Allow or forbid the worker to grant slots of the revisions that it owns."""
 
     allowed: bool
 
@@ -223,7 +223,7 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     cpu_s: float = 0.0  # processor time of the process
     resident_bytes: int = 0
     owned: int = 0  # revisions that it owns as a member
-    held: int = 0  # those of them whose slots it cannot grant yet
+    held: int = 0  # the part of `owned` whose slots it cannot grant yet
 
 
 class Statistics(Message, frozen=True, tag=True):

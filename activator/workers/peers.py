@@ -53,13 +53,16 @@ class _Link:
 
 
 class Peers:
-    """The links. `unlinked(worker)` is called when one has ended, `failed` with each error that a message raised."""
+    """The links of one data plane.
+
+    `unlinked(worker)` is called when a link has ended, `failed` with each error that a message raised.
+    """
 
     def __init__(self, unlinked: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
         self.member: Member | None = None  # set before the first link
-        self.loads: SharedLoads | None = None  # likewise
-        self.answers: StoredResponseLinks | None = None  # likewise
-        self.quotas: Quotas | None = None  # likewise
+        self.loads: SharedLoads | None = None  # set before the first link, like the next two
+        self.answers: StoredResponseLinks | None = None
+        self.quotas: Quotas | None = None
         self.recorder: Recorder | None = None  # records all messages, if set
         self._unlinked = unlinked
         self._failed = failed
@@ -70,7 +73,7 @@ class Peers:
     def link(self, worker: int, sock: socket.socket, seal: FrameSeal | None = None) -> None:
         """Add a link to this worker, in place of a former one; with a seal if it belongs to another replica."""
         assert self.member is not None
-        self._end(worker)
+        self._end_link(worker)
         link = self._links[worker] = _Link(worker, seal is not None)
         link.wire = Wire(
             sock,
@@ -109,12 +112,12 @@ class Peers:
         if link is not None:
             self._loop.call_soon(self._lost, link)
 
-    def keep(self, workers: set[int]) -> None:
-        """End the links to all workers except these."""
+    def keep_only(self, workers: set[int]) -> None:
+        """End the links to all other data planes; these are all that exist."""
         if self.answers is not None:
-            self.answers.keep(workers)
+            self.answers.set_members(workers)
         for worker in [worker for worker in self._links if worker not in workers]:
-            self._end(worker)
+            self._end_link(worker)
 
     # --- internal ---
 
@@ -157,10 +160,10 @@ class Peers:
     def _lost(self, link: _Link) -> None:
         """Report a link that has ended."""
         if self._links.get(link.number) is link:  # else another link has replaced it
-            self._end(link.number)
+            self._end_link(link.number)
             self._unlinked(link.number)
 
-    def _end(self, worker: int) -> None:
+    def _end_link(self, worker: int) -> None:
         link = self._links.pop(worker, None)
         if link is not None:
             assert self.member is not None and link.wire is not None

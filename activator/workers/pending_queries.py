@@ -37,7 +37,7 @@ class PendingQueries:
         self._last = 0
 
     async def query_all(self, workers: list[WorkerProcess], make: Callable[[int], ToWorker], limit_s: float) -> bool:
-        """Query several workers. True if each has answered within `limit_s`, or has ended."""
+        """Query several workers; return True if each has answered within `limit_s`, or has ended."""
         pending = await self._query(workers, make, limit_s)
         return pending.answered.is_set()
 

@@ -129,7 +129,7 @@ class WorkerPool(Workers, WorkerListener):
     async def start(self) -> None:
         await self._lifecycle.start()
         self._tasks.repeat("workers", WORKER_WATCH_S, self._lifecycle.watch)
-        self._tasks.repeat("statistics", STATISTICS_INTERVAL_S, self._collect)
+        self._tasks.repeat("statistics", STATISTICS_INTERVAL_S, self._request_statistics)
         self._tasks.repeat("certificates", CERTIFICATE_CHECK_S, self._check_certificates)
 
     async def serve(self) -> None:
@@ -233,7 +233,7 @@ class WorkerPool(Workers, WorkerListener):
         self._group = group
         self._members.join(group)
         self._lifecycle.replica = group.replica
-        self._fan_out.use(group.lives)
+        self._fan_out.use_lives(group.lives)
 
     def adopt_view(self, view: View) -> None:
         self._send_to_all(Members(view.epoch, view.members, tuple(view.unproven_replicas), view.follows, view.is_next))
@@ -276,7 +276,7 @@ class WorkerPool(Workers, WorkerListener):
         for worker in self._lifecycle.own():  # a former one may have another version
             worker.send(Reconfigure(config))
 
-    def settle(self, settings: ClusterSettings) -> None:
+    def apply_cluster_settings(self, settings: ClusterSettings) -> None:
         self._settings = settings
         self._send_to_all(ApplyClusterSettings(settings))
 
@@ -308,7 +308,7 @@ class WorkerPool(Workers, WorkerListener):
     def requests(self) -> RequestReader | None:
         return self._requests
 
-    def _collect(self) -> None:
+    def _request_statistics(self) -> None:
         self._send_to_all(GetStatistics(0, everything=False))
         self._requests.forget_others(self._figures.revision_keys())
 
@@ -352,7 +352,7 @@ class WorkerPool(Workers, WorkerListener):
         self._assignment.assign()
 
     def _former_drained(self, worker: WorkerProcess, message: Drained) -> None:
-        """End a worker of a former process. Its end cuts short other drains of it, whose reports do not count."""
+        """End a worker of a former process that has drained; a drain that this cuts short is not reported again."""
         if not worker.is_over:
             self._lifecycle.end_former(worker)
             self._fan_out.receive(worker.number, message)

@@ -133,7 +133,7 @@ class Worker:
     # --- messages of and to the parent ---
 
     def send(self, message: FromWorker) -> None:
-        """Send a message at the end of this turn."""
+        """Send a message at the end of this turn; without a parent drop it, and exit after `Drained`."""
         if self._is_orphan:
             if isinstance(message, Drained):
                 self._exit_with(EXIT_ENDED if message.finished else EXIT_ORPHANED)
@@ -172,7 +172,7 @@ class Worker:
 
     def _received(self, data: memoryview, descriptors: list[int]) -> None:
         """Process the messages of a frame; `descriptors` are those of all its messages, in order."""
-        given = deque(descriptors)
+        unused = deque(descriptors)  # each message takes its own from the left
         effects: list[Effect] = []
         for message in to_worker(data):
             if type(message) in _EFFECTS:
@@ -182,7 +182,7 @@ class Worker:
                 self._apply(effects)
                 effects = []
             try:
-                self._process(message, given)
+                self._process(message, unused)
             except Exception as error:
                 self._failed(error)
         if effects:
@@ -192,7 +192,7 @@ class Worker:
         assert self._serving is not None, "effects before StartWorker"
         self._serving.data.apply(effects)
 
-    def _process(self, message: ToWorker, given: deque[int]) -> None:
+    def _process(self, message: ToWorker, unused: deque[int]) -> None:
         if isinstance(message, StartWorker):
             self._begin(message)
             return
@@ -204,11 +204,11 @@ class Worker:
             serving.adopt(message)
         elif isinstance(message, Link):
             seal = None if message.keys is None else Seal(message.keys)
-            serving.peers.link(message.number, socket.socket(fileno=given.popleft()), seal)
+            serving.peers.link(message.number, socket.socket(fileno=unused.popleft()), seal)
         elif isinstance(message, AllowGrants):
             serving.allow_grants(message.allowed)
         elif isinstance(message, Listen):
-            new_sockets = [socket.socket(fileno=given.popleft()) for one in message.sockets if one.comes]
+            new_sockets = [socket.socket(fileno=unused.popleft()) for one in message.sockets if one.comes]
             self._tasks.start("listeners", serving.listen(message, deque(new_sockets)))
         elif isinstance(message, CheckCertificates):
             serving.check_certificates()
@@ -221,18 +221,18 @@ class Worker:
             if serving.telemetry.app_log is not None:
                 serving.telemetry.app_log.set_level(message.part, message.level)
         elif isinstance(message, Rewire | Join | Retire | StopWorker):
-            self._end_or_move(message, given, serving)
+            self._end_or_move(message, unused, serving)
         else:
             self._answer(message, serving)
 
-    def _end_or_move(self, message: Rewire | Join | Retire | StopWorker, given: deque[int], serving: Serving) -> None:
+    def _end_or_move(self, message: Rewire | Join | Retire | StopWorker, unused: deque[int], serving: Serving) -> None:
         """End, or take a step of the move to a later process of the activator."""
         if isinstance(message, StopWorker):
             self._tasks.start("end", self._end(serving))
         elif isinstance(message, Rewire):
-            self._rewire(socket.socket(fileno=given.popleft()))
-            self._reaper.extend(given)
-            given.clear()
+            self._rewire(socket.socket(fileno=unused.popleft()))
+            self._reaper.extend(unused)
+            unused.clear()
         elif isinstance(message, Retire):
             serving.data.retire()
         else:
@@ -331,7 +331,7 @@ class Serving:
         if self.peers.recorder is not None:
             self.peers.recorder.adopted(view)
         self.data.adopt(view)
-        self.peers.keep({one.number for one in message.workers})
+        self.peers.keep_only({one.number for one in message.workers})
 
     def allow_grants(self, allowed: bool) -> None:
         """Allow or forbid that this member grants slots."""
@@ -400,7 +400,7 @@ class Serving:
             await pause(0.0)
 
     def _revisions(self, everything: bool) -> Iterator[RevisionStatistics]:
-        """Yield all statistics, or those that may differ from the last report."""
+        """Yield all statistics, or those that may differ from the last report; record the counts of idle revisions."""
         known, self._reported = self._reported, {}
         for throttler in self.data.throttlers():
             incarnation = throttler.incarnation

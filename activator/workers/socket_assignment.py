@@ -39,6 +39,7 @@ class SocketAssignment:
             self._assign_to(worker, places)
 
     def _assign_to(self, worker: WorkerProcess, places: list[int]) -> None:
+        """Send a worker the new sockets of these places; it closes those of other places."""
         sockets = self._sockets.of_places(places)
         numbers = {one.number for one in sockets}
         new = [one for one in sockets if one.number not in worker.given]

@@ -110,7 +110,7 @@ class SharedSockets:
         self._listeners = []
 
     def check_certificates(self) -> bool:
-        """Check the files of the certificates. True if one was replaced by a valid one."""
+        """Check the files of the certificates; return True if one was replaced by a valid one."""
         replaced = False
         for listener in self._listeners:
             certificate = listener.certificate

@@ -20,14 +20,14 @@ class WorkerProcess:
         self.member = member
         self.place = place
         self.started_s = started_s
-        self.silent_since_s = started_s
+        self.silent_since_s = started_s  # time of its last frame, plus later pauses of this process
         self.process = 0  # PID
         self.pidfd = -1  # -1: not forked yet, or ended
         self.wire: Wire | None = None
         self.is_ready = False  # it has reported `WorkerStarted`
         self.begun = asyncio.Event()  # it takes part: it is ready, and its pidfd is known
         self.listening = asyncio.Event()  # it accepts on all sockets that it was sent
-        self.listens_awaited = 0
+        self.listens_awaited = 0  # messages `Listen` that it has not answered
         self.ended = asyncio.Event()
         self.given: set[int] = set()  # numbers of the sockets that it has
         self.snapshot: dict[str, dict[str, Any]] = {}
@@ -50,7 +50,7 @@ class WorkerProcess:
         self._descriptors.extend(given)
 
     def kill(self) -> None:
-        """Send SIGKILL, now or as soon as it is forked."""
+        """Send SIGKILL, now or as soon as the worker is forked."""
         self.is_killed = True
         if self.pidfd >= 0:
             try:
@@ -59,14 +59,14 @@ class WorkerProcess:
                 pass
 
     def forked(self, process: int, pidfd: int) -> None:
-        """Register its process."""
+        """Record the process of the worker; kill it if that was requested before."""
         self.process = process
         self.pidfd = pidfd
         if self.is_killed:
             self.kill()
 
     def close(self) -> None:
-        """Register its end."""
+        """Record the end of the worker, and close its pidfd and its wire."""
         self.ended.set()
         if self.pidfd >= 0:
             os.close(self.pidfd)

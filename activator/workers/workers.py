@@ -90,7 +90,7 @@ class Workers(GroupDataPlanes):
     async def release(self, reaper: int) -> Released:
         """Make every data plane a worker of a later process, which gets the returned sockets. Raises OSError.
 
-        `reaper`: the pipe to the reaper, which ends nothing while one of them has it; -1 without a reaper.
+        `reaper`: the pipe to the reaper, which ends nothing while a data plane has it; -1 without a reaper.
         """
 
     # --- configuration ---
@@ -112,7 +112,7 @@ class Workers(GroupDataPlanes):
         """Use a configuration that was reloaded."""
 
     @abstractmethod
-    def settle(self, settings: ClusterSettings) -> None:
+    def apply_cluster_settings(self, settings: ClusterSettings) -> None:
         """Use the cluster's new settings of logs and traces."""
 
     @abstractmethod

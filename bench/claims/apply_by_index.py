@@ -16,9 +16,9 @@ from bench.claims.shared import SharedStarter
 
 @final
 class ApplyByIndexStarter(SharedStarter):
-    async def _take(self, index: int, leaving: int | None) -> bool:
+    async def _claim_index(self, index: int, leaving: int | None) -> bool:
         return await self._apply(self._whole({self._key(index): self._row(index)})) is not None
 
-    async def _leave(self) -> None:
+    async def _give_up_all(self) -> None:
         if await self._get() is not None and await self._apply(self._whole({})) is None:
             raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: repeatedly written by others")

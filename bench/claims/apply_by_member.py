@@ -18,7 +18,7 @@ from bench.claims.shared import SharedStarter
 
 @final
 class ApplyByMemberStarter(SharedStarter):
-    async def _take(self, index: int, leaving: int | None) -> bool:
+    async def _claim_index(self, index: int, leaving: int | None) -> bool:
         answer = await self._apply(self._whole({self.holder.name: self._row(index)}))
         if answer is None:
             return False
@@ -27,6 +27,6 @@ class ApplyByMemberStarter(SharedStarter):
         self.duplicates += 1
         return False
 
-    async def _leave(self) -> None:
+    async def _give_up_all(self) -> None:
         if await self._get() is not None and await self._apply(self._whole({})) is None:
             raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: repeatedly written by others")

@@ -21,7 +21,7 @@ Operation = dict[str, Any]
 
 @final
 class JsonPatchStarter(SharedStarter):
-    async def _take(self, index: int, leaving: int | None) -> bool:
+    async def _claim_index(self, index: int, leaving: int | None) -> bool:
         if self._last_read is None:
             return await self._created({self._key(index): self._row(index)})
         place = self._place(index)
@@ -33,7 +33,7 @@ class JsonPatchStarter(SharedStarter):
             operations += self._removal(leaving)
         return await self._patched(operations)
 
-    async def _leave(self) -> None:
+    async def _give_up_all(self) -> None:
         index = (await self._read_table()).of(self.holder.uid)
         if index is not None and not await self._patched(self._removal(index)):
             raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: written by others in the meantime")

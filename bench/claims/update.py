@@ -14,7 +14,7 @@ from bench.claims.shared import SharedStarter
 
 @final
 class UpdateStarter(SharedStarter):
-    async def _take(self, index: int, leaving: int | None) -> bool:
+    async def _claim_index(self, index: int, leaving: int | None) -> bool:
         row = {self._key(index): self._row(index)}
         if self._last_read is None:
             return await self._created(row)
@@ -23,5 +23,5 @@ class UpdateStarter(SharedStarter):
         }
         return await self._updated({**self._last_read, "data": {**data, **row}})
 
-    async def _leave(self) -> None:
+    async def _give_up_all(self) -> None:
         await self.remove_gone({self.holder.uid})

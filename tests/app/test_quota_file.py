@@ -59,7 +59,7 @@ def test_quotas_begin_with_it() -> None:
     quotas = Quotas(lambda: 50.0)
     quotas.set_users((UserSpec("alice", b"a", None, quota=SPEC, used=(8.0, 0.0)),))
     quota = quotas.find("alice")
-    assert quota is not None and quotas.use() == {"alice": (8.0, 0.0)}
+    assert quota is not None and quotas.usage() == {"alice": (8.0, 0.0)}
     limits = [asked.decision.limit for asked in [quotas.ask(quota, 0) for _ in range(3)] if asked.decision is not None]
     assert limits == [ADMITTED, ADMITTED, REQUESTS]
 

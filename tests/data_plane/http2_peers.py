@@ -192,7 +192,7 @@ class ManualPool(Http2Pool):
         self.lines: list[Line] = []
         super().__init__(context, world.clock.now, PodAddress("10.0.0.1", 80), 5.0, naming)
 
-    def _fill(self) -> None:
+    def _dial_for_waiting(self) -> None:
         while not self._closed and len(self._waiting) > self._room_being_opened() and self.window.has_room():
             self._context.connections += 1
             self.window.dialled()

@@ -220,7 +220,7 @@ class Storm(RuleBasedStateMachine):
     def a_pod_changes(self, number: int, how: str) -> None:
         pool = self.it.pools[number % 2]
         if how == "move":
-            pool.move(pool._address)
+            pool.change_address(pool._address)
         elif how == "close idle":
             pool.close_idle_one()
         else:

@@ -158,7 +158,7 @@ def test_a_pod_that_flaps_stands_there_once() -> None:
     for _ in range(1_000):
         table.set_state(table.slots[1], NOT_READY)
         table.set_state(table.slots[1], READY)
-    assert table.warm_up.cold == 1
+    assert table.warm_up.warming_count == 1
     table.check_invariants()
 
 

@@ -38,7 +38,7 @@ class WritingWorld(GroupWorld):
 
     def writers(self, process: Process) -> Writers:
         group = process.group
-        return self._gates[process.number].judge(group.effective, group.accepted, group.may_write())
+        return self._gates[process.number].present_writers(group.effective, group.accepted, group.may_write())
 
     def writing(self, uid: str) -> list[int]:
         found = []
@@ -162,7 +162,7 @@ def view(epoch: int, *seats: int, silent: tuple[int, ...] = ()) -> GroupView:
 def test_between_two_views_only_what_is_ours_in_both_is_written() -> None:
     gate = WriterGate(0, 1.0, ManualClock().now)
     for uid in UIDS:
-        first = gate.judge(view(1, 0, 1), view(2, 0, 1, 2), True)
+        first = gate.present_writers(view(1, 0, 1), view(2, 0, 1, 2), True)
         ours = owner_of(uid, [0, 1]) == 0 and owner_of(uid, [0, 1, 2]) == 0
         assert first.writes(uid) == ours
         assert first.owner(uid) == owner_of(uid, [0, 1])
@@ -171,12 +171,12 @@ def test_between_two_views_only_what_is_ours_in_both_is_written() -> None:
 def test_what_a_silent_one_owned_waits_and_nothing_else_does() -> None:
     clock = ManualClock()
     gate = WriterGate(0, 1.0, clock.now)
-    gate.judge(view(1, 0, 1), view(1, 0, 1), True)
+    gate.present_writers(view(1, 0, 1), view(1, 0, 1), True)
     alone = view(2, 0, silent=(1,))
     for uid in UIDS:
-        assert gate.judge(alone, alone, True).writes(uid) == (owner_of(uid, [0, 1]) == 0)
+        assert gate.present_writers(alone, alone, True).writes(uid) == (owner_of(uid, [0, 1]) == 0)
     clock.pass_time(1.1)
-    assert all(gate.judge(alone, alone, True).writes(uid) for uid in UIDS)
+    assert all(gate.present_writers(alone, alone, True).writes(uid) for uid in UIDS)
 
 
 @pytest.mark.parametrize("epochs", [(0, 1), (1, 3)])
@@ -184,11 +184,11 @@ def test_where_the_view_before_is_not_known_all_waits(epochs: tuple[int, int]) -
     clock = ManualClock()
     gate = WriterGate(0, 1.0, clock.now)
     first = view(epochs[0], 0, 1) if epochs[0] else NO_VIEW
-    gate.judge(first, first, True)
+    gate.present_writers(first, first, True)
     second = view(epochs[1], 0, silent=(1,))
-    assert not any(gate.judge(second, second, True).writes(uid) for uid in UIDS)
+    assert not any(gate.present_writers(second, second, True).writes(uid) for uid in UIDS)
     clock.pass_time(1.1)
-    assert all(gate.judge(second, second, True).writes(uid) for uid in UIDS)
+    assert all(gate.present_writers(second, second, True).writes(uid) for uid in UIDS)
 
 
 @given(st.lists(st.tuples(st.sets(st.integers(1, 5)), st.floats(0.0, 1.5)), max_size=20))
@@ -199,10 +199,10 @@ def test_what_is_remembered_is_bounded_and_ends(changes: list[tuple[set[int], fl
     for epoch, (others, seconds) in enumerate(changes, 1):
         gone = {number >> 40 for number in (one.number for one in last.replicas)} - others - {0}
         last = view(epoch, 0, *sorted(others), silent=tuple(sorted(gone)))
-        assert len(gate.judge(last, last, True).doubts) <= DOUBTS_MAX
+        assert len(gate.present_writers(last, last, True).doubts) <= DOUBTS_MAX
         clock.pass_time(seconds)
     clock.pass_time(2.0)
-    found = gate.judge(last, last, True)
+    found = gate.present_writers(last, last, True)
     assert (found.doubts, found.is_allowed) == ((), last is not NO_VIEW)
     if last is not NO_VIEW:
         assert [uid for uid in UIDS if found.writes(uid)] == [u for u in UIDS if owner_of(u, writers_of(last)) == 0]

@@ -26,7 +26,7 @@ BY_HAND: Final = (
         "score(hashed, member.number)",
     ),
     ByHand("who drains goes on owning", "view.View.owner_of", "if not member.drains", "if True"),
-    ByHand("unproven members are not waited for", "view.View.to_register", " | self.unproven", ""),
+    ByHand("unproven members are not waited for", "view.View.members_to_register", " | self.unproven", ""),
     ByHand(
         "a registration of any epoch is one",
         "member.Member._begin_if_registered",

@@ -18,7 +18,7 @@ NO_DIFFERENCE: Final[dict[str, str]] = _by_reason(
         "it differs at one moment, or for one number, and either answer is right there": (
             "borrowing.IdleSlot.is_usable: edge: tracker.suspect_until_s <= now_s",
             "borrowing.Borrowing.tick: edge: self.idle[0].idle_since_s <= until_s",
-            "borrowing.Borrowing._recheck: edge: self._now() < until_s",
+            "borrowing.Borrowing._schedule_check: edge: self._now() < until_s",
             "lending.Lending.begin: edge: unnumbered[0].asked_s < waiter.asked_s",
             "lending.Lending._may_lend: edge: int(table.capacity - table.in_flight) >= LENDING_FREE_SHARE * int(table.capacity)",
             "member.Member.adopt: edge: view.epoch <= self.view.epoch",

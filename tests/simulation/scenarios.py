@@ -261,7 +261,7 @@ def a_pod_on_trial_is_tried_by_another_request_when_the_first_takes_long(seed: i
     expect(asked.pod is not None and other.pod is None, "the trial keeps the other one away")
     assert asked.lease is not None
     expect(asked.lease.bars_trials, "it is a trial")
-    borrower.throttlers[KEY].trial_takes_long(asked.lease)
+    borrower.throttlers[KEY].allow_other_trials(asked.lease)
     world.run(0.3)
     expect(other.end == "served", "the owner has not heard of it")
     calm(world)
@@ -290,7 +290,7 @@ def slots_that_others_have_are_known_by_pod(seed: int) -> None:
     asked = [world.ask(borrower, KEY, 1.0) for _ in range(3)]
     world.ask(owner, KEY, 1.0)
     world.run(0.2)
-    by_pod = {tracker.identity: count for tracker, count in owner.member.owned[NAME].lending.lent_of().items()}
+    by_pod = {tracker.identity: count for tracker, count in owner.member.owned[NAME].lending.lent_by_pod().items()}
     at_pods = Counter(one.pod.identity for one in asked if one.pod is not None)
     expect(by_pod == at_pods and sum(at_pods.values()) == 3, f"{by_pod} are lent, and {at_pods} are there")
     throttler = owner.throttlers[KEY]

@@ -203,7 +203,7 @@ def test_retries_are_counted_and_the_last_pod_named() -> None:
     world.pod("p2")
     exchange, _ = world.begin()
     assert [asked[0] for asked in first.asked] == [at_pod(exchange)]
-    first.forget(at_pod(exchange))
+    first.stop_waiting(at_pod(exchange))
     at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     world.answer(exchange)
     (entry,) = logged.entries()

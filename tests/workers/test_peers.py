@@ -66,7 +66,7 @@ def test_answers_are_asked_for_over_links_of_both_kinds(keys: SessionKeys | None
             made.member = Member(number, made.send, made.drop, time.monotonic, later)
             made.answers = world.links
             world.links.join(number, made.send)
-            made.keep({1, 2})
+            made.keep_only({1, 2})
             peers.append(made)
         back = None if keys is None else SessionKeys(keys.receives, keys.sends)
         ends = pair()
@@ -80,8 +80,8 @@ def test_answers_are_asked_for_over_links_of_both_kinds(keys: SessionKeys | None
         assert part.status == 202 and b'"position": 1' in part.data
         heard = Heard()
         assert worlds[1].links.ask(1, place, "GET", 0, heard)
-        peers[0].keep(set())
-        peers[1].keep(set())
+        peers[0].keep_only(set())
+        peers[1].keep_only(set())
         await asyncio.wait_for(heard.ended.wait(), WAIT_S)
         assert worlds[1].links.has_ended(1) and errors == []
 

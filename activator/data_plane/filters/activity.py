@@ -125,7 +125,7 @@ class ActivityWatch(BodyWatcher):
         self._traffic_s: float = now_s  # time of the last traffic
         self._has_traffic: bool = False  # since the last check, which sets `_traffic_s`
         self._is_dormant: bool = False
-        self._from_client: FrameScanner | None = None
+        self._from_client: FrameScanner | None = None  # set for a WebSocket, like the next one
         self._from_pod: FrameScanner | None = None
         if is_websocket:
             self._from_client, self._from_pod = FrameScanner(), FrameScanner()

@@ -153,7 +153,7 @@ class FilterCatalogue:
             filters.append(rate_limit)
         if spec.forward_auth is not None:
             filters.append(ForwardAuth(key, spec.forward_auth, self._open_pool, self._wheel, self._now))
-        if self._limits is not None:  # they may receive the body, and thereby start a pod
+        if self._limits is not None:  # after the others, because it may gather the body, and thereby start a pod
             filters.append(self._limits)
         filters.extend(self._package_filter(package) for package in spec.of_packages)
         return filters

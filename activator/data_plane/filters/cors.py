@@ -51,11 +51,11 @@ class Cors(Filter):
         if preflight is not None:
             request.answer(204, b"", [*allowed, *preflight])
         elif not head.upgrade:
-            request.wrap_client(_SharedResponse(request.client(), allowed))
+            request.wrap_client(_ReadableResponse(request.client(), allowed))
 
 
 @final
-class _SharedResponse(ClientWrapper):
+class _ReadableResponse(ClientWrapper):
     """The wrapper of a client, which adds the fields that let a page of its origin read the response."""
 
     def __init__(self, client: ClientStream, fields: Headers) -> None:
@@ -66,9 +66,9 @@ class _SharedResponse(ClientWrapper):
         headers = head.headers.without(_REPLACED)
         for name, value in self._fields:
             headers = headers.with_line(name, value)
-        shared = ResponseHead(head.status, head.reason_phrase, headers, head.content_length, head.has_body)
-        shared.upgrade = head.upgrade
-        self.client.send_head(shared)
+        readable = ResponseHead(head.status, head.reason_phrase, headers, head.content_length, head.has_body)
+        readable.upgrade = head.upgrade
+        self.client.send_head(readable)
 
 
 def _preflight(request: Exchange) -> Headers | None:

@@ -26,7 +26,7 @@ class _Delay(BodyWatcher):
         self._request: Exchange | None = request
         self._status = status
         self._wheel = wheel
-        self.hold: int = 0
+        self.hold_number: int = 0
 
     def expired(self, now_s: float) -> None:
         request = self._request
@@ -36,7 +36,7 @@ class _Delay(BodyWatcher):
         if self._status:
             _refuse(request, self._status)
         else:
-            request.proceed(self.hold)
+            request.proceed(self.hold_number)
 
     def stop(self) -> None:
         self._request = None
@@ -60,7 +60,7 @@ class Fault(Filter):
             delay = _Delay(request, status, self._wheel)
             request.watch(delay)
             self._wheel.arm(delay, self._now() + spec.delay_s)
-            delay.hold = request.hold(spec.delay_s + DELAY_SLACK_S)
+            delay.hold_number = request.hold(spec.delay_s + DELAY_SLACK_S)
         elif status:
             _refuse(request, status)
 

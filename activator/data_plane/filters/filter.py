@@ -47,7 +47,7 @@ class Failure:
         self.content_type: bytes = TEXT
         self.fields: Headers = []  # further fields; not sent with gRPC
 
-    def check(self) -> None:
+    def check_or_reset(self) -> None:
         """Raise an error and reset the edits if the edited refusal cannot be sent."""
         try:
             self.text = bytes(self.text)

@@ -173,7 +173,7 @@ class AuthRequest(PodUser):
         pool, self._pool = self._pool, None
         pod, self._pod = self._pod, None
         if pool is not None:
-            pool.forget(self)
+            pool.stop_waiting(self)
         if pod is not None:
             pod.abort()
         self._owner.ended(self, head, b"".join(self._body), problem)
@@ -217,7 +217,7 @@ class ForwardAuth(Filter):
         self._now = now
         self._authority: bytes = spec.authority.encode()
         self._target: bytes = spec.target.encode()
-        # The fields that the authoriser sets: by lowered name, and by `shape_of` it.
+        # The fields that the authoriser sets: their lowered names, and the shapes of these names.
         self._names: frozenset[bytes] = frozenset([name.lower().encode() for name in spec.headers])
         self._shapes: frozenset[bytes] = frozenset([shape_of(name) for name in self._names])
         self._pool: PodPool | None = None  # opened by an authorisation request
@@ -251,7 +251,7 @@ class ForwardAuth(Filter):
         request.watch(_CancelAtEnd(auth_request))
         self._wheel.arm(auth_request, self._now() + self._spec.timeout_s)
         self._waiting[auth_request] = None
-        self._ask_next()
+        self._send_waiting()
 
     def on_failure(self, request: Exchange, failure: Failure) -> None:
         if failure.reason is Reason.AUTH_UNAVAILABLE:
@@ -302,7 +302,7 @@ class ForwardAuth(Filter):
             self._log_failure(problem)
             if is_current:
                 request.fail(Reason.AUTH_UNAVAILABLE, problem)
-        self._ask_next()
+        self._send_waiting()
 
     def close_pool(self) -> None:
         """Close the connections to the authoriser."""
@@ -318,7 +318,7 @@ class ForwardAuth(Filter):
             pool = self._pool = self._open_pool(self._spec)
         return pool
 
-    def _ask_next(self) -> None:
+    def _send_waiting(self) -> None:
         """Send the authorisation requests whose turn has come; arm the end of an unused pool."""
         while self._waiting and self._under_way < AUTH_REQUESTS_MAX:
             auth_request = next(iter(self._waiting))

@@ -17,7 +17,7 @@ class HeaderRules(Filter):
 
     def __init__(self, spec: HeaderRulesSpec) -> None:
         """Make the filter. Raises ValueError for a value of several lines."""
-        self._host: bytes = b""
+        self._host: bytes = b""  # the host for the pod; empty: the client's
         for name, value in spec.request.set:
             if name.lower() == "host":
                 self._host = value.encode()

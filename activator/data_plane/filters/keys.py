@@ -106,7 +106,7 @@ class Keys(Filter):
     # --- within ---
 
     def _identify(self, request: Exchange, credentials: list[tuple[bytes, FieldEdit]]) -> None:
-        """Set `request.access` to the users whose keys it has; to None if there are none, or too many keys."""
+        """Set `request.access` to the users whose keys the request has; to None without any, or with too many keys."""
         request.access = None
         if len(credentials) > CREDENTIALS_MAX:
             return

@@ -1,8 +1,8 @@
 """Refusals as errors of OpenAI's API, which its clients can show and handle.
 
 Rules
-  1. Those for paths with a segment `v1` before the last one have this form if keys are required, or models select the
-     revisions of the host; all others are texts, and those of gRPC are statuses.
+  1. A refusal has this form if the path has a segment `v1` before the last one, and keys are required or models select
+     the revisions of the host. All other refusals are texts, or statuses for gRPC.
   2. `code` is the word that clients of OpenAI know for the reason; without one it is the reason itself.
 
 Source: platform.openai.com/docs/guides/error-codes.

@@ -70,7 +70,7 @@ class ProgressStream(ClientWrapper):
         self._spec = spec
         self._wheel = wheel
         self._state: int = _QUIET
-        self._status: int = 0
+        self._status: int = 0  # status, reason and body of an error event
         self._reason: bytes = b""
         self._text = bytearray()
         self._began_s = now_s
@@ -78,7 +78,7 @@ class ProgressStream(ClientWrapper):
         wheel.arm(self._tick, self._began_s + spec.after_s)
 
     def tick(self, now_s: float) -> None:
-        """Send a comment."""
+        """Send a comment, unless the request is incomplete or its client has a backlog; set the timer again."""
         exchange = self._exchange
         if exchange is None or self._tick is None or exchange.over:
             return
@@ -93,10 +93,10 @@ class ProgressStream(ClientWrapper):
         client.flush()
 
     def stop(self) -> None:
-        self._send_no_more()
+        self._stop_comments()
         super().stop()
 
-    def _send_no_more(self) -> None:
+    def _stop_comments(self) -> None:
         """Send no more comments, because the pod responds or the request has ended."""
         if self._tick is not None:
             self._wheel.cancel(self._tick)
@@ -111,7 +111,7 @@ class ProgressStream(ClientWrapper):
             self.client.send_interim(head)
 
     def send_head(self, head: ResponseHead) -> None:
-        self._send_no_more()
+        self._stop_comments()
         if self._state == _QUIET:
             self._state = _FORWARDING
             self.client.send_head(head)
@@ -136,7 +136,7 @@ class ProgressStream(ClientWrapper):
         self.client.send_end(trailers)
 
     def abort(self) -> None:
-        self._send_no_more()
+        self._stop_comments()
         self.client.abort()
 
     def _error(self) -> bytes:

@@ -69,15 +69,15 @@ class QuotaLimits(Filter):
             # A request that will be rejected is not gathered, because that would start a pod.
             if _may_gather(request) and not self._quotas.is_exhausted(quota) and not request.gather(READ_BYTES):
                 return  # called again with the body
-            prompt, response = _reserved(request, quota.spec)
+            prompt, response = _tokens_to_reserve(request, quota.spec)
         if request.over:
             return
         admission = request.admission = self._quotas.ask(quota, prompt + response)
         admission.prompt_tokens = prompt
         if admission.decision is None:
-            hold = request.hold(HOLD_S)
+            hold_number = request.hold(HOLD_S)
             held = admission
-            admission.decided = lambda: _decided(request, held, hold)
+            admission.decided = lambda: _proceed_or_refuse(request, held, hold_number)
         elif admission.decision.limit != ADMITTED:
             _refuse(request, admission, admission.decision)
 
@@ -114,13 +114,13 @@ def _admission_of(request: Exchange) -> AdmissionRequest | None:
     return admission if isinstance(admission, AdmissionRequest) else None
 
 
-def _decided(request: Exchange, admission: AdmissionRequest, hold: int) -> None:
+def _proceed_or_refuse(request: Exchange, admission: AdmissionRequest, hold_number: int) -> None:
     """Continue or refuse a request that was held."""
     decision = admission.decision
     if request.over or decision is None:
         return
     if decision.limit == ADMITTED:
-        request.proceed(hold)
+        request.proceed(hold_number)
     else:
         _refuse(request, admission, decision)
 
@@ -152,7 +152,7 @@ def _used_tokens(request: Exchange, admission: AdmissionRequest) -> int:
     return max(reported, admission.tokens + unreserved)
 
 
-def _reserved(request: Exchange, spec: QuotaSpec) -> tuple[int, int]:
+def _tokens_to_reserve(request: Exchange, spec: QuotaSpec) -> tuple[int, int]:
     """Return the numbers of tokens to reserve for the prompt and for the response."""
     body = request.body() if _may_gather(request) and request.request_done else None
     bound = None if body is None else response_bound(body)

@@ -41,7 +41,7 @@ class RateLimit(Filter):
         client = request.client()
         ip = client.client_ip()
         if ip or not client.is_local():
-            request.rate_wait_s = self._rates.take(network_of(ip), self._now())
+            request.rate_wait_s = self._rates.admit(network_of(ip), self._now())
         if request.rate_wait_s > 0.0:
             request.is_quiet = True
 

@@ -109,7 +109,7 @@ class UsageWatch(BodyWatcher):
     def pod_sent(self, data: bytes) -> None:
         if self._is_stream:
             self._count_events(data)
-        if self._is_stream and self._has_event(data):
+        if self._is_stream and self._scan_for_event(data):
             usage = self._usage
             usage.last_event_s = self._now()
             if usage.first_event_s == 0.0:
@@ -144,8 +144,8 @@ class UsageWatch(BodyWatcher):
     def stop(self) -> None:
         self._usage.tokens = self._scan.counts()
 
-    def _has_event(self, data: bytes) -> bool:
-        """Return True if the data has more than comments and empty lines."""
+    def _scan_for_event(self, data: bytes) -> bool:
+        """Return True if the data has more than comments and empty lines; remember the kind of an incomplete line."""
         has_event = self._in_data and len(data) > 0
         begin: i64 = 0
         if self._in_comment or self._in_data:

@@ -50,7 +50,7 @@ class StartRequest(Waiter):
         throttler.queue.cancel(self)
 
     def _remove(self) -> None:
-        """Stop the timer, and remove the start request from its revision."""
+        """Stop the timer, and allow another start request of the revision."""
         self._wheel.cancel(self)
         start_observers = self._throttler.queue.start_observers
         if start_observers.start_request is self:
@@ -67,7 +67,7 @@ def start_request_for(request: Exchange, throttler: RevisionThrottler, wheel: Ti
         throttler.activate()
         return start_request
     start_request = StartRequest(throttler, wheel)
-    refusal = throttler.join(start_request, request.asked_for_slot_s)
+    refusal = throttler.enqueue_without_trying(start_request, request.asked_for_slot_s)
     if refusal is not None:
         request.fail(refusal, throttler.queue.refusal_detail())
         return None

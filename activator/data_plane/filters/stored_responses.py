@@ -16,7 +16,7 @@ from activator.data_plane.streams import ClientWrapper
 
 @final
 class StoredResponses(Filter):
-    """The filter of one revision that accepts these requests, each when it has arrived completely."""
+    """The filter of one revision that accepts such requests, each when it has arrived completely."""
 
     def __init__(self, spec: AsyncSpec, response_store: ResponseStore) -> None:
         self._spec = spec
@@ -29,7 +29,7 @@ class StoredResponses(Filter):
             return
         if throttler.queue.failure is not None or not prefers(head, RESPOND_ASYNC):
             return
-        if isinstance(request.client(), ClientWrapper):  # it edits responses; the stored one would be unedited
+        if isinstance(request.client(), ClientWrapper):  # the wrapper edits responses; a stored one would be unedited
             return
         if not request.request_done:
             if head.content_length > self._spec.body_bytes_max or not request.gather(self._spec.body_bytes_max):
@@ -49,7 +49,7 @@ class StoredResponses(Filter):
             request.reason = stored.exchange.reason
             request.respond(refusal, body, is_logged=False)
             return
-        accepted, body = self._response_store.state(stored)
+        accepted, body = self._response_store.pending_response(stored)
         headers = accepted.headers.with_line(b"Location", path_of(stored))
         accepted.headers = headers.with_line(b"Preference-Applied", b"respond-async")
         request.respond(accepted, body)

@@ -2,8 +2,8 @@
 
 Rules
   1. The requests are POSTs of JSON to a path that ends with /completions, as in OpenAI's API: other APIs refuse the
-     option. It is part of the body on each attempt and at a fallback. Pods are not offered content codings, in which
-     the report could not be found.
+     option. The body has the option on each attempt and at a fallback. Pods are not offered content codings, because
+     the report could not be found in them.
   2. Watchers of the response, which count tokens, see the report; the client does not.
   3. Only responses with the status 200, an event stream and no content coding are changed. They have no length then.
 """

@@ -56,9 +56,9 @@ class HeadEdits:
 
     def __init__(self) -> None:
         self._edits: list[FieldEdit] = []
-        self._target: bytes = b""
-        self._authority: bytes = b""
-        self._upgrade: bytes | None = None
+        self._target: bytes = b""  # empty: unchanged
+        self._authority: bytes = b""  # empty: unchanged
+        self._upgrade: bytes | None = None  # None: unchanged
         self._content_length: int = _UNCHANGED
 
     def copy(self) -> HeadEdits:

@@ -80,7 +80,7 @@ class Origins:
         origin = self._cached.get(key)
         if origin is None:
             if len(self._cached) >= ORIGINS_KEPT_MAX:
-                self._cached.clear()  # origins are cached only
+                self._cached.clear()  # connections keep their origins; later ones get new objects
             origin = self._cached[key] = Origin(self, peer_ip, secure, is_unix, version)
         return origin
 

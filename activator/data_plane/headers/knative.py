@@ -74,7 +74,7 @@ class KnativeFields:
         self.host: bytes = b""  # the client's Host, unmodified
         self.is_probe: bool = False  # it may be a probe
         self.has_original: bool = False  # an earlier proxy has set K-Original-Host to a host
-        self._namespace: bytes | None = None
+        self._namespace: bytes | None = None  # None: no such field, also of the next one
         self._revision: bytes | None = None
         self._has_original_field: bool = False  # K-Original-Host is present, possibly empty
 
@@ -84,7 +84,7 @@ class KnativeFields:
             return ""
         return (self._namespace + b"/" + self._revision).decode("latin-1")
 
-    def take(self, name: bytes, value: bytes) -> None:
+    def record(self, name: bytes, value: bytes) -> None:
         """Record a line, with its name in lower case.
 
         Of several fields with one name the first counts, as in Knative: a component that reads another one than its
@@ -146,7 +146,7 @@ class KnativeDialect:
             first: i64 = block[pos] | 0x20
             if first == _K:
                 name, _, value = block[pos:end].partition(b":")
-                fields.take(name.lower(), value)
+                fields.record(name.lower(), value)
             elif first == _H and block[pos : pos + 5].lower() == b"host:":
                 fields.host = block[pos + 5 : end].strip(b" \t")
             elif first == _U and block.find(b"kube-probe/", pos, end) > 0:
@@ -223,7 +223,7 @@ def _read_named(block: bytes, fields: KnativeFields) -> None:
         if lowered == b"user-agent":
             fields.is_probe = fields.is_probe or b"kube-probe/" in value
         elif lowered != ORIGINAL_HOST_HEADER:
-            fields.take(lowered, value)
+            fields.record(lowered, value)
 
 
 def _failure(status: int, text: str) -> OwnAnswer:

@@ -44,7 +44,7 @@ class OwnLoads:
     def changes(self, slots_max: int) -> tuple[list[PodLoad], int]:
         """Inspect up to `slots_max` slots from `slot` on; return the changed loads, and the number of these slots.
 
-        `slot` is 0 after the end of the table.
+        The changed loads count as reported from then on. `slot` is 0 after the end of the table.
         """
         changed: list[PodLoad] = []
         table = self.throttler.table
@@ -56,14 +56,14 @@ class OwnLoads:
             count = int(tracker.in_flight)
             if count > 0:
                 self._busy_pods += 1
-            self._note_change(tracker.identity, count, changed)
+            self._append_if_changed(tracker.identity, count, changed)
         self.slot = end
         if end >= table.length:
             if self._busy_pods != len(self.reported):
                 for identity in list(self.reported):
                     found = table.find_identity(identity)
                     if found is None or found.state == DRAINING:
-                        self._note_change(identity, 0, changed)
+                        self._append_if_changed(identity, 0, changed)
             self.slot = self._busy_pods = 0
         return changed, max(end - begin, 1)
 
@@ -74,7 +74,7 @@ class OwnLoads:
         self.slot = self._busy_pods = 0
         return had
 
-    def _note_change(self, identity: str, count: int, changed: list[PodLoad]) -> None:
+    def _append_if_changed(self, identity: str, count: int, changed: list[PodLoad]) -> None:
         """Append the load of a pod to `changed`, and record it as reported, if it differs from the last report."""
         if self.reported.get(identity, 0) == count:
             return
@@ -101,7 +101,7 @@ class SharedLoads(Deadline):
     # --- this data plane ---
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
-        """Handle a revision that is new, or has new settings or another table."""
+        """Report or withdraw the loads of a revision that is new or has new settings, and set those in its table."""
         name = throttler.common_name
         own = self._own.get(name)
         if own is None or own.throttler is not throttler:
@@ -152,7 +152,7 @@ class SharedLoads(Deadline):
     # --- peers ---
 
     def linked(self, peer: int) -> None:
-        """Handle a new link, before any message."""
+        """Send the loads reported so far over a new link to a peer, before any message."""
         self._received[peer] = {}
         for name, own in self._own.items():
             if own.reported:
@@ -199,6 +199,7 @@ class SharedLoads(Deadline):
     # --- within ---
 
     def _watch(self, name: str, own: OwnLoads) -> None:
+        """Inspect the pods of a revision at the next reports, if there are peers."""
         if self._received and not own.is_watched:
             own.is_watched = True
             self._watched[name] = own

@@ -83,7 +83,7 @@ class Borrowing(SlotSource):
         self.throttler = throttler
         self.key = throttler.common_name
         self.epoch: int = 0  # 0: not registered
-        self.lends: bool = False
+        self.lends: bool = False  # the owner lets this member keep its slots
         self.idle: deque[IdleSlot] = deque()  # the longest idle first
         self.in_use: dict[Lease, int] = {}  # the numbers of their slots
         self.wanted: dict[int, Waiter] = {}  # waiting requests by `arrival`, which identifies them to the owner
@@ -102,7 +102,7 @@ class Borrowing(SlotSource):
         `numbered`: the arrivals of waiters are positions in the owner's queue, because this member was the owner.
         """
         for lease in self.throttler.leases:
-            self.in_use[lease] = self._lent.number()
+            self.in_use[lease] = self._lent.new_number()
         for waiter in self.throttler.queue.waiters.by_arrival():
             if numbered:
                 waiter.arrival_at_owner = waiter.arrival
@@ -133,7 +133,7 @@ class Borrowing(SlotSource):
             if self.epoch:
                 self._send(Returned(self.epoch, self.key, tuple([idle_slot.slot for idle_slot in idle])))
 
-    def retire(self) -> None:
+    def end(self) -> None:
         """End borrowing, because the limit was removed; requests in progress continue without a slot."""
         idle, early = [idle_slot.slot for idle_slot in self.idle], [granted.slot for granted in self.early.values()]
         slots = (*idle, *early, *self.in_use.values())
@@ -148,15 +148,15 @@ class Borrowing(SlotSource):
     # --- messages of the owner ---
 
     def queued(self, message: Queued) -> None:
-        """Handle the position of a request in the queue of the owner."""
+        """Record that a request waits at this position of the owner's queue; refuse it if it does not wait."""
         waiter = self.wanted.get(message.request)
         if waiter is None:
             return
         waiter.arrival_at_owner = message.number
         if waiter.never_waits:
-            self._refuse(waiter)
+            self._refuse_impatient(waiter)
         elif len(self.wanted) == 1:
-            self.throttler.queue.must_wait()
+            self.throttler.queue.report_queue_formed()
 
     def granted(self, message: Granted) -> None:
         self._set_lends(message.lends)
@@ -164,21 +164,21 @@ class Borrowing(SlotSource):
         tracker = self._ready_pod(message)
         if waiter is None:
             if tracker is None:
-                self._give_back(message.slot)
+                self._return_slot(message.slot)
             else:
                 self._keep_or_return(message.slot, tracker)
             return
         waiter.arrival_at_owner = message.number
         if tracker is None:
             self.early[waiter] = message
-            self._recheck(waiter, message, self._now() + EARLY_S)
+            self._schedule_check(waiter, message, self._now() + EARLY_S)
         else:
-            self._serve(waiter, message, tracker)
+            self._grant_to(waiter, message, tracker)
 
     def refused(self, message: Refused) -> None:
         waiter = self.wanted.pop(message.request, None)
         if waiter is not None:
-            self.throttler.queue.refuse_lent(waiter, _REASONS.get(message.reason, Reason.INTERNAL), message.detail)
+            self.throttler.queue.refuse_for_owner(waiter, _REASONS.get(message.reason, Reason.INTERNAL), message.detail)
 
     def recall(self) -> None:
         self._set_lends(False)
@@ -207,7 +207,7 @@ class Borrowing(SlotSource):
             if idle_slot.is_usable(now_s):
                 self._slot = idle_slot.slot
                 return idle_slot.tracker
-            self._give_back(idle_slot.slot)
+            self._return_slot(idle_slot.slot)
         return None
 
     def opened(self, lease: Lease) -> None:
@@ -219,20 +219,20 @@ class Borrowing(SlotSource):
         if self.epoch:
             self._send(Want(self.epoch, self.key, self._description(waiter)))
         elif waiter.never_waits:
-            self._later(0.0, lambda: self._refuse(waiter))
+            self._later(0.0, lambda: self._refuse_impatient(waiter))
 
-    def _refuse(self, waiter: Waiter) -> None:
+    def _refuse_impatient(self, waiter: Waiter) -> None:
         """Reject a waiter that does not wait, unless it has left the queue."""
         if self.wanted.get(waiter.arrival) is waiter:
             self.cancelled(waiter)
-            self.throttler.queue.refuse_lent(waiter, Reason.NOT_AVAILABLE, "")
+            self.throttler.queue.refuse_for_owner(waiter, Reason.NOT_AVAILABLE, "")
 
     def cancelled(self, waiter: Waiter) -> None:
         if self.wanted.get(waiter.arrival) is waiter:
             del self.wanted[waiter.arrival]
             early = self.early.pop(waiter, None)
             if early is not None:
-                self._give_back(early.slot)
+                self._return_slot(early.slot)
             elif self.epoch:
                 self._send(Cancel(self.epoch, self.key, waiter.arrival))
 
@@ -267,25 +267,27 @@ class Borrowing(SlotSource):
         """Return slots that have been idle for too long; called periodically."""
         until_s = now_s - LENT_IDLE_S
         while self.idle and (self.idle[0].idle_since_s <= until_s or not self.idle[0].is_usable(now_s)):
-            self._give_back(self.idle.popleft().slot)
+            self._return_slot(self.idle.popleft().slot)
 
     # --- within ---
 
     def _may_keep(self) -> bool:
+        """Return True if a slot without a request may stay idle here."""
         return self.lends and not self.wanted
 
     def _keep_or_return(self, slot: int, tracker: PodTracker) -> None:
         if self._may_keep():
             self.idle.append(IdleSlot(slot, tracker, self._now()))
         else:
-            self._give_back(slot)
+            self._return_slot(slot)
 
     def _set_lends(self, lends: bool) -> None:
+        """Record whether the owner lends; if it does not, return all idle slots."""
         self.lends = lends
         if not lends:
             self.return_idle()
 
-    def _give_back(self, slot: int) -> None:
+    def _return_slot(self, slot: int) -> None:
         if self.epoch:
             self._send(Returned(self.epoch, self.key, (slot,)))
 
@@ -296,12 +298,12 @@ class Borrowing(SlotSource):
             return None
         return tracker
 
-    def _serve(self, waiter: Waiter, message: Granted, tracker: PodTracker) -> None:
+    def _grant_to(self, waiter: Waiter, message: Granted, tracker: PodTracker) -> None:
         del self.wanted[waiter.arrival]
         self._slot = message.slot
         self.throttler.grant_lent(self, waiter, tracker)
 
-    def _recheck(self, waiter: Waiter, message: Granted, until_s: float) -> None:
+    def _schedule_check(self, waiter: Waiter, message: Granted, until_s: float) -> None:
         """Serve the waiter when its pod is ready, or give the slot back at `until_s`."""
 
         def check() -> None:
@@ -309,14 +311,14 @@ class Borrowing(SlotSource):
                 return
             tracker = self._ready_pod(message)
             if tracker is None and self._now() < until_s:
-                self._recheck(waiter, message, until_s)
+                self._schedule_check(waiter, message, until_s)
                 return
             del self.early[waiter]
             if tracker is None:
-                self._give_back(message.slot)
+                self._return_slot(message.slot)
                 self._want_again(waiter, message.identity)
             else:
-                self._serve(waiter, message, tracker)
+                self._grant_to(waiter, message, tracker)
 
         self._later(EARLY_STEP_S, check)
 

@@ -61,13 +61,13 @@ class LentSlots:
         self._last: int = first
         self.waiters: dict[int, RemoteWaiter] = {}  # the holders, by the number of the slot
 
-    def number(self) -> int:
+    def new_number(self) -> int:
         """Return the number of a new slot."""
         self._last += 1
         return self._last
 
     def released(self, member: int, slot: int, latency_s: float, succeeded: bool, unused: bool = False) -> None:
-        """Release a slot of `member`, if that still has it; `unused`: no request has used the slot."""
+        """Release a slot of `member`, if `member` still has it; `unused`: no request has used the slot."""
         waiter = self.waiters.get(slot)
         if waiter is not None and waiter.borrower.number == member:
             del self.waiters[slot]
@@ -76,7 +76,7 @@ class LentSlots:
             lease, waiter.lease = waiter.lease, None
             if lease is not None and not lease.released:
                 if unused:
-                    waiter.lending.throttler.give_back(lease)
+                    waiter.lending.throttler.release_unused(lease)
                 else:
                     waiter.lending.throttler.release(lease, latency_s, succeeded)
 
@@ -132,8 +132,8 @@ class RemoteWaiter(Waiter):
         self.lending = lending
         self.borrower = borrower
         self.request_number = request
-        self.slot: int = 0
-        self.is_numbered: bool = False  # its member knows its position
+        self.slot: int = 0  # the number of its slot; 0: it waits
+        self.is_numbered: bool = False  # its member knows its position in the queue
         self.lease: Lease | None = None
         self.placed_at = ("", "")  # identity and address of the pod, if the slot was registered
 
@@ -154,7 +154,7 @@ class RemoteWaiter(Waiter):
 def _by_time(waiters: list[Waiter]) -> list[Waiter]:
     """Return the waiters in the order in which they asked.
 
-    The times of other members' requests are estimates; those of one member are made to follow its own order.
+    The times of other members' requests are estimates; the times of one member's are raised to follow its own order.
     """
     latest_s: dict[int, float] = {}
     ordered = sorted(
@@ -167,11 +167,11 @@ def _by_time(waiters: list[Waiter]) -> list[Waiter]:
 
 
 class Lending(SlotLender):
-    """The lent slots and remote waiters of one revision, while this member owns it; uses `send(member, message)`."""
+    """The lent slots and remote waiters of an owned revision; `send(member, message)` sends to a borrower."""
 
     def __init__(self, throttler: RevisionThrottler, lent: LentSlots, send: SendTo, now: Now) -> None:
         self.throttler = throttler
-        self.borrowers: dict[int, Borrower] = {}
+        self.borrowers: dict[int, Borrower] = {}  # by the number of the member
         self._lent = lent
         self._begun: bool = False  # `begin` has been called
         self._may_grant: bool = True
@@ -188,24 +188,24 @@ class Lending(SlotLender):
         try:
             self._apply_registration(self._borrower(member), message)
         finally:
-            self._update_source()
+            self._grant_if_begun_and_allowed()
 
-    def allow(self, allowed: bool) -> None:
+    def allow_grants(self, allowed: bool) -> None:
         """Allow or forbid grants; granted slots are not affected."""
         self._may_grant = allowed
         if allowed:
-            self._update_source()
+            self._grant_if_begun_and_allowed()
         elif self._begun:
             self.throttler.sharing.source = NOTHING_YET
 
-    def _update_source(self) -> None:
+    def _grant_if_begun_and_allowed(self) -> None:
         if self._begun and self._may_grant:
             self.throttler.sharing.source = None
             self.throttler.pump()
             self.throttler.queue.refuse_impatient()
 
     def _apply_registration(self, borrower: Borrower, message: Register) -> None:
-        self._forget_waiters(borrower)
+        self._cancel_waiters(borrower)
         if message.epoch != borrower.epoch:  # otherwise unnamed slots are in transit to or from the borrower
             named = {held.slot for held in message.slots}
             for slot in [slot for slot in borrower.slots if slot not in named]:
@@ -219,7 +219,7 @@ class Lending(SlotLender):
             self.want(borrower.number, message.epoch, waiting)
 
     def registered(self, member: int, epoch: int) -> None:
-        """Handle the end of a member's registration; without a `Register` for this revision, it has nothing of it."""
+        """Record the end of a member's registration; a member that sent no `Register` has nothing of this revision."""
         borrower = self.borrowers.get(member)
         if borrower is not None and borrower.epoch < epoch:
             self.register(member, Register(epoch, self.throttler.common_name, (), ()))
@@ -252,7 +252,7 @@ class Lending(SlotLender):
         for waiter in order:
             if isinstance(waiter, RemoteWaiter) and not waiter.is_numbered:
                 self._send_queued(waiter)
-        self._update_source()
+        self._grant_if_begun_and_allowed()
 
     def want(self, member: int, epoch: int, waiting: WaitingRequest) -> None:
         """Grant a request a slot at once, or enqueue it."""
@@ -262,7 +262,7 @@ class Lending(SlotLender):
         if waiting.request in borrower.waiters:
             return
         throttler = self.throttler
-        waiter = self._waiter_of(borrower, waiting)
+        waiter = self._new_waiter(borrower, waiting)
         borrower.waiters[waiting.request] = waiter
         asked_s = waiter.asked_s
         lease = throttler.try_acquire(waiter, self._now()) if waiting.number == 0 else None
@@ -292,7 +292,7 @@ class Lending(SlotLender):
     def trial_over(self, member: int, slot: int) -> None:
         waiter = self._borrower(member).slots.get(slot)
         if waiter is not None and waiter.lease is not None:
-            self.throttler.trial_takes_long(waiter.lease)
+            self.throttler.allow_other_trials(waiter.lease)
 
     def suspected(self, member: int, slot: int) -> None:
         waiter = self._borrower(member).slots.get(slot)
@@ -306,24 +306,24 @@ class Lending(SlotLender):
         borrower = self.borrowers.get(member)
         if borrower is not None:
             borrower.epoch = 0
-            self._forget_waiters(borrower)
+            self._cancel_waiters(borrower)
 
     def ended(self, member: int) -> None:
         """Take back all slots of a member that has certainly ended."""
         borrower = self.borrowers.get(member)
         if borrower is not None:
-            self._forget_waiters(borrower)
+            self._cancel_waiters(borrower)
             for slot in list(borrower.slots):
                 self._take_back(borrower, slot)
             del self.borrowers[member]
 
-    def hand_over(self) -> None:
+    def take_back_all(self) -> None:
         """Take back all lent slots and drop the requests of borrowers, which register again with the next owner.
 
         The caller has replaced the source of a throttler that stays in use, so that its requests get none of them.
         """
         for borrower in self.borrowers.values():
-            self._forget_waiters(borrower)
+            self._cancel_waiters(borrower)
             for slot in list(borrower.slots):
                 self._take_back(borrower, slot)
 
@@ -353,7 +353,7 @@ class Lending(SlotLender):
         unplaced = sum(len(slots) for slots in self._unplaced.values())
         return sum(len(borrower.slots) for borrower in self.borrowers.values()) - unplaced
 
-    def lent_of(self) -> dict[PodTracker, int]:
+    def lent_by_pod(self) -> dict[PodTracker, int]:
         counts: dict[PodTracker, int] = {}
         for borrower in self.borrowers.values():
             for waiter in borrower.slots.values():
@@ -371,14 +371,14 @@ class Lending(SlotLender):
                 self._send(borrower.number, Recall(borrower.epoch, self.throttler.common_name))
 
     def granted(self, waiter: RemoteWaiter, lease: Lease) -> None:
-        """Send a grant to the waiter's member, which counts it."""
+        """Send a grant to the waiter's member, which counts the grant."""
         throttler = self.throttler
         throttler.counters.granted_total -= 1
         if lease.exempt:
             throttler.counters.exempted_total -= 1
         borrower = waiter.borrower
         del borrower.waiters[waiter.request_number]
-        slot = waiter.slot = self._lent.number()
+        slot = waiter.slot = self._lent.new_number()
         borrower.slots[slot] = self._lent.waiters[slot] = waiter
         borrower.lends = self._may_lend()
         self._send(
@@ -419,13 +419,13 @@ class Lending(SlotLender):
             if not unplaced:
                 del self._unplaced[waiter.placed_at]
 
-    def give_up(self, waiter: RemoteWaiter) -> None:
+    def take_back(self, waiter: RemoteWaiter) -> None:
         """Take a slot back that another object counts from now on."""
         self._take_back(waiter.borrower, waiter.slot)
 
     # --- within ---
 
-    def _waiter_of(self, borrower: Borrower, waiting: WaitingRequest) -> RemoteWaiter:
+    def _new_waiter(self, borrower: Borrower, waiting: WaitingRequest) -> RemoteWaiter:
         waiter = RemoteWaiter(self, borrower, waiting.request)
         waiter.pick_key = waiting.pick_key
         waiter.exempt = waiting.exempt
@@ -460,7 +460,7 @@ class Lending(SlotLender):
         if former is not None and former.borrower.number != borrower.number:
             return  # an inconsistent registration: another member has this slot
         if former is not None:  # the slot of a removed revision with the same name
-            former.lending.give_up(former)
+            former.lending.take_back(former)
         table = self.throttler.table
         waiter = RemoteWaiter(self, borrower, 0)
         waiter.slot = held.slot
@@ -473,7 +473,7 @@ class Lending(SlotLender):
         self._open_lease(waiter, tracker)
 
     def _open_lease(self, waiter: RemoteWaiter, tracker: PodTracker) -> None:
-        waiter.lease = self.throttler.adopt(waiter, tracker)
+        waiter.lease = self.throttler.adopt_slot(waiter, tracker)
 
     def _take_back(self, borrower: Borrower, slot: int) -> None:
         waiter = borrower.slots.pop(slot)
@@ -483,7 +483,7 @@ class Lending(SlotLender):
         if lease is not None and not lease.released:
             self.throttler.release(lease, 0.0, False)
 
-    def _forget_waiters(self, borrower: Borrower) -> None:
+    def _cancel_waiters(self, borrower: Borrower) -> None:
         waiters, borrower.waiters = borrower.waiters, {}
         for waiter in waiters.values():
             self.throttler.queue.cancel(waiter)

@@ -110,9 +110,9 @@ class Member:
         self.number = number
         self.view = View(0, ())
         self.may_grant = True
-        self.peers: dict[int, Peer] = {}
-        self.owned: dict[str, OwnedRevision] = {}
-        self.borrowed: dict[str, BorrowedRevision] = {}
+        self.peers: dict[int, Peer] = {}  # by number
+        self.owned: dict[str, OwnedRevision] = {}  # by `common_name`
+        self.borrowed: dict[str, BorrowedRevision] = {}  # by `common_name`
         self._retired: list[Lending] = []  # revisions removed while their slots were in use
         self._removed_since_s: dict[str, float] = {}  # removed revisions, by the time of their removal
         self._unknown: dict[str, deque[tuple[int, MemberMessage]]] = {}  # messages about unknown revisions
@@ -131,21 +131,21 @@ class Member:
         """Own or borrow a revision that has a limit now. Before the first view it has no owner (NO_MEMBER)."""
         key = throttler.common_name
         if key in self.owned or key in self.borrowed:
-            return  # another setting of it has changed
+            return  # another setting of the revision has changed
         owner = self.view.owner_of(key)
         if owner == self.number:
             self._own(throttler)
-            for member, message in self._take_unknown(key):
+            for member, message in self._pop_unknown(key):
                 self._process(member, message)
             for number in self._forgotten.pop(key, set()):
                 self.peers[number].registered = 0
                 self._drop(number)  # it registers on its next link
-            self._complete_registered()  # after these messages, which may contain registrations
+            self._begin_where_registered()  # after these messages, which may contain registrations
         else:
-            self._take_unknown(key)  # sent when this member owned it; the owner gets all of it again
+            self._pop_unknown(key)  # messages to the former owner, which this member was; the present one gets them
             self._borrow(throttler, owner)
             self.borrowed[key].borrowing.begin(False)
-            if owner != NO_MEMBER and self.peers[owner].linked:  # it has registered, without this revision
+            if owner != NO_MEMBER and self.peers[owner].linked:  # this member has registered without the revision
                 self.borrowed[key].borrowing.register(self.view.epoch, True)
 
     def revision_dropped(self, key: str) -> None:
@@ -158,7 +158,7 @@ class Member:
             borrowed.is_dropped = True
             borrowed.borrowing.return_idle()
             self._forget_if_returned(key, borrowed)
-        self._take_unknown(key)
+        self._pop_unknown(key)
         self._forgotten.pop(key, None)
         self._removed_since_s[key] = self._now()
 
@@ -171,12 +171,12 @@ class Member:
             throttler.sharing.lending = None
             throttler.sharing.source = NOTHING_YET  # first, so that slots that come back are not granted to members
             self._forgotten[key] = owned.lending.members()
-            owned.lending.hand_over()
+            owned.lending.take_back_all()
             throttler.sharing.source = None
             throttler.pump()
         elif borrowed is not None:
             throttler = borrowed.borrowing.throttler
-            borrowed.borrowing.retire()
+            borrowed.borrowing.end()
             throttler.sharing.source = None
             throttler.pump()
 
@@ -184,7 +184,7 @@ class Member:
         """Allow or forbid grants of the revisions that this member owns; granted slots are not affected."""
         self.may_grant = allowed
         for owned in self.owned.values():
-            owned.lending.allow(allowed)
+            owned.lending.allow_grants(allowed)
 
     def ownership(self) -> tuple[int, int]:
         """Return how many revisions this member owns, and for how many of them it cannot grant slots yet."""
@@ -209,11 +209,11 @@ class Member:
             if view.may_live(number):
                 peer.is_known = True
             elif peer.is_known:  # an unknown peer belongs to a later view
-                self._ended(number)
+                self._forget_member(number)
         retired = self._retired
         self._retired = []
         for lending in retired:
-            lending.hand_over()  # the borrowers register with the next owner
+            lending.take_back_all()  # the borrowers register with the next owner
             self._register_dropped(lending)
         for key in [*self.owned, *self.borrowed]:
             self._apply_owner(key)
@@ -222,10 +222,10 @@ class Member:
                 self._register_with(peer.number)
         for peer in list(self.peers.values()):
             self._process_early(peer)
-        self._complete_registered()
+        self._begin_where_registered()
 
     def linked(self, number: int) -> None:
-        """Handle a new link to a member, before any message."""
+        """Record a new link to a member, before any message; register over it if the member is in the view."""
         peer = self.peers.get(number)
         if peer is None:
             peer = self.peers[number] = Peer(number)
@@ -235,7 +235,7 @@ class Member:
             self._register_with(number)
 
     def unlinked(self, number: int) -> None:
-        """Handle the end of a link, and of all messages in transit."""
+        """Handle the end of the link to a member: messages in transit are lost, and both register on the next link."""
         peer = self.peers.get(number)
         if peer is None:
             return
@@ -274,7 +274,7 @@ class Member:
             self._forget_if_returned(key, borrowed)
         for key, since_s in list(self._unknown_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
-                for number in {number for number, message in self._take_unknown(key) if _is_asking(message)}:
+                for number in {number for number, message in self._pop_unknown(key) if _is_asking(message)}:
                     self._drop(number)  # it registers again on its next link
         for key, since_s in list(self._removed_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
@@ -288,7 +288,7 @@ class Member:
         peer = self.peers[number]
         if isinstance(message, (Granted, Queued, Refused, Recall, Revoked)):
             if message.epoch == self.view.epoch:
-                self._from_owner(number, message)
+                self._process_from_owner(number, message)
         elif message.key in self._unknown:
             self._keep_unknown(number, message)
         elif isinstance(message, Released):
@@ -301,12 +301,12 @@ class Member:
                 peer.begun = peer.registered = message.epoch
                 for lending in self._lendings():
                     lending.registered(number, message.epoch)
-                self._complete_registered()
+                self._begin_where_registered()
         elif message.epoch >= peer.begun:
             peer.begun = message.epoch
-            self._from_borrower(number, message)
+            self._process_from_borrower(number, message)
 
-    def _from_borrower(self, number: int, message: MemberMessage) -> None:
+    def _process_from_borrower(self, number: int, message: MemberMessage) -> None:
         """Handle a message about a revision that this member owns, or will own when it is known."""
         owned = self.owned.get(message.key)
         if owned is None:
@@ -328,7 +328,7 @@ class Member:
         elif type(message) is Register:
             lending.register(number, message)
 
-    def _from_owner(self, number: int, message: MemberMessage) -> None:
+    def _process_from_owner(self, number: int, message: MemberMessage) -> None:
         """Handle a message about a revision that this member borrows."""
         borrowed = self.borrowed.get(message.key)
         if borrowed is None or borrowed.owner != number:
@@ -356,7 +356,7 @@ class Member:
         self._unknown_since_s.setdefault(message.key, self._now())
         self._unknown.setdefault(message.key, deque()).append((number, message))
 
-    def _take_unknown(self, key: str) -> deque[tuple[int, MemberMessage]]:
+    def _pop_unknown(self, key: str) -> deque[tuple[int, MemberMessage]]:
         """Remove and return the messages about a revision that arrived before it was known."""
         messages = self._unknown.pop(key, None)
         if messages is None:
@@ -380,14 +380,14 @@ class Member:
         while peer.early and peer.early[0].epoch <= self.view.epoch:
             self._process(peer.number, peer.early.popleft())
 
-    def _ended(self, number: int) -> None:
+    def _forget_member(self, number: int) -> None:
         for lending in self._lendings():
             lending.ended(number)
         self._forget_unknown(number)
         del self.peers[number]
 
     def _apply_owner(self, key: str) -> None:
-        """Apply the owner of the present view to a revision."""
+        """Own or borrow a revision, as the present view requires; continue or restart with the same owner."""
         owner = self.view.owner_of(key)
         owned = self.owned.get(key)
         if owned is None:
@@ -404,7 +404,7 @@ class Member:
             throttler = owned.lending.throttler
             throttler.sharing.lending = None
             self._borrow(throttler, owner)  # first, so that slots that come back now are granted to no request
-            owned.lending.hand_over()
+            owned.lending.take_back_all()
             self.borrowed[key].borrowing.begin(owned.complete)
         elif not self.view.follows:
             self._restart_ownership(owned)
@@ -432,7 +432,7 @@ class Member:
         """Start again as a new owner; the other members register their slots again."""
         throttler = owned.lending.throttler
         throttler.sharing.source = NOTHING_YET  # first, so that slots that come back now are granted to no request
-        owned.lending.hand_over()
+        owned.lending.take_back_all()
         if owned.complete:
             for waiter in throttler.queue.waiters.by_arrival():
                 waiter.arrival_at_owner = waiter.arrival
@@ -445,7 +445,7 @@ class Member:
     def _own(self, throttler: RevisionThrottler) -> None:
         """Begin to own a revision in the present view."""
         lending = Lending(throttler, self._lent, self._send, self._now)
-        lending.allow(self.may_grant)
+        lending.allow_grants(self.may_grant)
         throttler.sharing.source = NOTHING_YET
         throttler.sharing.lending = lending
         self.owned[throttler.common_name] = OwnedRevision(lending, self.view.epoch)
@@ -463,7 +463,7 @@ class Member:
                 borrowed.borrowing.register(epoch)
         self._send(number, Registered(epoch, ""))
 
-    def _complete_registered(self) -> None:
+    def _begin_where_registered(self) -> None:
         """Begin to grant slots of the owned revisions for which every other member has registered."""
         for owned in self.owned.values():
             if not owned.complete:
@@ -471,7 +471,7 @@ class Member:
 
     def _begin_if_registered(self, owned: OwnedRevision) -> None:
         """Begin to grant if no member can still act on a grant of a former owner."""
-        numbers = self.view.to_register(self.number, self.peers)
+        numbers = self.view.members_to_register(self.number, self.peers)
         if numbers is None:
             return
         for number in numbers:

@@ -187,7 +187,7 @@ class Released(MemberMessage):
 
 @final
 class Returned(MemberMessage):
-    """The return of slots that no request has used since they were lent or last used."""
+    """The return of idle slots: no request has used them since they were lent or since their last request."""
 
     def __init__(self, epoch: int, key: str, slots: tuple[int, ...]) -> None:
         super().__init__(epoch, key)

@@ -54,7 +54,7 @@ class View:
         """Return True if the member is in the view, or not known to have ended."""
         return self.has(number) or number in self.unproven or number >> WORKER_BITS in self.unproven_replicas
 
-    def to_register(self, number: int, known: Iterable[int]) -> set[int] | None:
+    def members_to_register(self, number: int, known: Iterable[int]) -> set[int] | None:
         """Return the members whose state the new owner `number` needs. `known`: all members that it has met.
 
         Return None if it knows no member of a replica that may live.

@@ -32,7 +32,7 @@ class Accounting:
     """The request counters of one worker."""
 
     def __init__(self) -> None:
-        self.observer: ExchangeObserver | None = None
+        self.observer: ExchangeObserver | None = None  # called with all requests but probes
         self.tracer: ExchangeObserver | None = None  # called with sampled requests only
         self.measurer: ExchangeObserver | None = None  # adds labels that the metrics of this program do not have
         self.histograms: bool = True  # record durations
@@ -59,7 +59,7 @@ class Accounting:
         """Count a request that has been routed to a revision."""
         counters = throttler.counters
         counters.requests_total += 1
-        if not request.counts():
+        if not request.counts_as_activity():
             counters.quiet += 1
             counters.quiet_total += 1
         else:
@@ -70,7 +70,7 @@ class Accounting:
         counters = throttler.counters
         traffic = counters.traffic
         traffic.fallbacks[to] = traffic.fallbacks.get(to, 0) + 1
-        if not request.counts():
+        if not request.counts_as_activity():
             counters.quiet -= 1
         else:
             traffic.ended(now_s)
@@ -98,7 +98,7 @@ class Accounting:
         """Add the bytes and durations of an ended request to the traffic of its revision."""
         counters = throttler.counters
         traffic = counters.traffic
-        if not request.counts():
+        if not request.counts_as_activity():
             counters.quiet -= 1
         else:
             traffic.ended(request.done_s)
@@ -110,7 +110,7 @@ class Accounting:
         tunnel = request.was_tunnel()
         if tunnel:
             traffic.tunnels -= 1
-        if not self.histograms or _is_own_answer(request):
+        if not self.histograms or _reports_sleep_or_start(request):
             return
         if not tunnel:  # the duration of a tunnel is not a latency
             traffic.duration.observe(request.done_s - request.arrived_s)
@@ -136,7 +136,7 @@ class Accounting:
     def leave_exemplars(self, request: Exchange, trace_id: str, time_s: float) -> None:
         """Attach `trace_id` to the histograms that the ended request was added to. `time_s`: Unix time."""
         throttler = request.throttler
-        if throttler is None or not self.histograms or _is_own_answer(request):
+        if throttler is None or not self.histograms or _reports_sleep_or_start(request):
             return
         traffic = throttler.counters.traffic
         if not request.was_tunnel():
@@ -147,7 +147,7 @@ class Accounting:
             traffic.wait.exemplify(_waited_s(request), trace_id, time_s)
 
 
-def _is_own_answer(request: Exchange) -> bool:
+def _reports_sleep_or_start(request: Exchange) -> bool:
     """Return True if the response reports a sleeping or starting revision: its microseconds are not a latency."""
     return request.reason is not None and (request.reason is Reason.ASLEEP or request.reason is Reason.STARTING)
 

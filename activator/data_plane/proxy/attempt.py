@@ -121,23 +121,23 @@ class Attempt(PodUser):
 
     def stop_waiting(self, lease: Lease) -> None:
         """Stop waiting for a connection to the pod of `lease`."""
-        _pool_of(lease).forget(self)
+        _pool_of(lease).stop_waiting(self)
 
     def _edits(self) -> HeadEdits | None:
         """Return the edits of the client's head for this attempt; None if there are none."""
         exchange = self.exchange
-        shared = exchange.edits
+        common = exchange.edits  # those of every attempt
         waited_s = exchange.connected_s - exchange.arrived_s
         is_late = exchange.grpc_timeout_s > 0.0 and waited_s >= LATE_GRANT_S
         filters = exchange.filters
         if is_late or (filters is not None and filters.edits_attempts()):
-            edits = HeadEdits() if shared is None else shared.copy()
+            edits = HeadEdits() if common is None else common.copy()
             if is_late:
                 grpc.edit_timeout(edits, exchange.grpc_timeout_s - waited_s)
             if filters is not None:
                 filters.edit_attempt(edits)
             return edits
-        return shared
+        return common
 
     def _may_be_sent_again(self, pod: PodStream) -> bool:
         """Return True if the request may go to another pod or revision after it was written to this one."""
@@ -210,9 +210,9 @@ class Attempt(PodUser):
         exchange.client().send_head(head)
 
     def _replace_response(self, filters: FilterRun, head: ResponseHead) -> bool:
-        """Let filters respond in place of the pod, whose response then counts, and is discarded.
+        """Let filters respond in place of the pod; return False if none does, and the pod's response is sent.
 
-        Return False if the pod's response is sent.
+        A replaced response is counted for the pod, and discarded.
         """
         exchange = self.exchange
         throttler, lease = exchange.throttler, exchange.lease
@@ -382,9 +382,9 @@ class Attempt(PodUser):
 
 
 def blame_pod(throttler: RevisionThrottler, lease: Lease, reason: Reason, status: i64) -> None:
-    """Report and count a request that the pod has failed. `status`: that of its response; 0: none."""
+    """Report and count a request that the pod has failed. `status`: that of the pod's response; 0: none."""
     throttler.pod_failed(lease, reason)
-    if status < SERVER_ERROR_STATUS:  # otherwise its response counts as an error
+    if status < SERVER_ERROR_STATUS:  # otherwise the response was already counted as an error
         _pool_of(lease).figures.errors += 1
 
 

@@ -49,13 +49,13 @@ class CancelledRequest(EndedRequest):
         """Cancel the request at `pod`."""
         wait_s = 0.0 if is_tunnel else self._throttler.timeouts.cancel_wait_s
         self._is_tunnel = is_tunnel
-        self._replace(pod, now_s + (wait_s if wait_s > 0.0 else CLOSE_PATIENCE_S), wait_s > 0.0)
+        self._become_user_of(pod, now_s + (wait_s if wait_s > 0.0 else CLOSE_PATIENCE_S), wait_s > 0.0)
 
     def expired(self, now_s: float) -> None:
-        self._stop()
+        self._abort_and_release()
 
     def response_end(self, trailers: Headers) -> None:
         if self._is_tunnel:
-            self._stop()
+            self._abort_and_release()
         else:
             self._release()

@@ -120,7 +120,7 @@ def send_buffered(exchange: ProxiedExchange, feeds: bool) -> None:
     """Send a share of the buffered response and, if `feeds`, a share of the buffered request body."""
     body, delivery = exchange.upload, exchange.delivery
     try:
-        more = feeds and body is not None and body.feed()
+        more = feeds and body is not None and body.send_share()
         more = (delivery is not None and delivery.send_share()) or more
     except OSError as error:  # a temporary file cannot be read
         exchange.end_with_error(error)

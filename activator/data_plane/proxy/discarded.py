@@ -49,7 +49,7 @@ class DiscardedResponse(EndedRequest):
 
     def begin_at(self, pod: PodStream) -> None:
         """Read the response of `pod` from now on."""
-        self._replace(pod, self._now() + DISCARD_TIMEOUT_S, True)
+        self._become_user_of(pod, self._now() + DISCARD_TIMEOUT_S, True)
 
     def expired(self, now_s: float) -> None:
         self._cancel()
@@ -65,7 +65,7 @@ class DiscardedResponse(EndedRequest):
         if pod is None or lease is None:
             return
         if not outlives_request(self._throttler.spec):
-            self._stop()
+            self._abort_and_release()
             return
         self._pod = self._lease = None
         self._wheel.cancel(self)

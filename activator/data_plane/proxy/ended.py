@@ -41,7 +41,7 @@ class EndedRequest(PodUser):
         return lease is self._lease
 
     def revoked(self, reason: Reason, detail: str) -> None:
-        self._stop()
+        self._abort_and_release()
 
     # --- from the pod ---
 
@@ -74,7 +74,7 @@ class EndedRequest(PodUser):
 
     # --- for subclasses ---
 
-    def _replace(self, pod: PodStream, until_s: float, waits: bool) -> None:
+    def _become_user_of(self, pod: PodStream, until_s: float, waits: bool) -> None:
         """Become the user of `pod`, until `expired` at `until_s` at the latest; `waits`: the pod may finish."""
         lease = self._lease
         assert lease is not None
@@ -84,7 +84,7 @@ class EndedRequest(PodUser):
         if not pod.cancel(self, waits):
             self._release()
 
-    def _stop(self) -> None:
+    def _abort_and_release(self) -> None:
         """Cut the connection, or reset the stream, and release the lease."""
         pod = self._pod
         if pod is not None:

@@ -55,7 +55,7 @@ def route(exchange: ProxiedExchange) -> None:
         throttler = router.by_host(head.authority)
     else:
         throttler = router.resolve(head)
-        # A client has sent them: no pod may take them for fields of the activator or of Knative.
+        # A client has sent these fields: no pod may take them for fields of the activator or of Knative.
         if head.has_internal and not router.trusts_revision_headers:
             exchange.edit().remove(internal_names(head))
     if throttler is not None:
@@ -77,7 +77,7 @@ def resume_routing(exchange: ProxiedExchange, selection: Selection) -> None:
     if rules is None:  # its last revision was removed in the meantime
         _refuse_unknown(exchange)
         return
-    selection.renew(rules)
+    selection.replace_rules(rules)
     try:
         _enter_selected(selection, exchange)
     except Exception as error:  # a policy or a filter has raised it
@@ -111,7 +111,7 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler, model: str = 
         exchange.read_grpc_timeout()
     if exchange.grpc_timeout_s > 0.0:
         place.own_deadline_s = exchange.grpc_timeout_s
-    if _guard(exchange, throttler) or not _accepts_upgrade(exchange, throttler):
+    if _refuse_unguardable(exchange, throttler) or not _accepts_upgrade(exchange, throttler):
         return
     body = exchange.upload
     if body is not None:
@@ -130,17 +130,17 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler, model: str = 
 
 
 def _edit_body(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody, model: str) -> bool:
-    """Begin the edits of the body: members of its JSON object that are set and removed, and then the edit of a filter.
+    """Begin the edits of the body: set and remove members of its JSON object, and then apply the edit of a filter.
 
     Return False if the budget does not allow it.
     """
     edit, editor, head = throttler.object_edit, exchange.body_editor, exchange.head
     if edit is not None:
-        editor = _both(ObjectEditor(edit), editor)
+        editor = _chained(ObjectEditor(edit), editor)
     if is_guarded(exchange.access, throttler.routing):
         # A header or a port may have selected the revision.
         model = model or model_of(throttler.routing, scan_for_model(body.pieces()))
-        editor = _both(guarding_editor(exchange.edit(), model), editor)
+        editor = _chained(guarding_editor(exchange.edit(), model), editor)
     if editor is None or exchange.upgrade or not is_identity(head) or is_request_streamed(head):
         return True
     exchange.edit().remove(DIGESTS)
@@ -161,11 +161,12 @@ def _accepts_upgrade(exchange: ProxiedExchange, throttler: RevisionThrottler) ->
     return True
 
 
-def _both(first: BodyEditor, second: BodyEditor | None) -> BodyEditor:
+def _chained(first: BodyEditor, second: BodyEditor | None) -> BodyEditor:
+    """Return an editor that applies `first` and then `second`, if there is one."""
     return first if second is None else EditorPair(first, second)
 
 
-def _guard(exchange: ProxiedExchange, throttler: RevisionThrottler) -> bool:
+def _refuse_unguardable(exchange: ProxiedExchange, throttler: RevisionThrottler) -> bool:
     """Refuse a request that may name a model that its user may not use; return True if it was refused."""
     if not is_guarded(exchange.access, throttler.routing):
         return False
@@ -184,8 +185,11 @@ def _must_not_start_pod(head: RequestHead, throttler: RevisionThrottler) -> bool
     return throttler.table.capacity == 0 and prefers(head, IF_AVAILABLE)
 
 
-def must_gather(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody) -> bool:
-    """Return True if the request waits for the rest of its body, up to a bound, before it asks for a slot."""
+def gather_if_needed(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody) -> bool:
+    """Gather the body before the request asks for a slot, if its revision wants that.
+
+    Return True if the request waits for the body, or has ended.
+    """
     bytes_max = throttler.buffers.request_bytes
     if exchange.request_done or bytes_max <= exchange.gathered_max or throttler.queue.failure is not None:
         return False
@@ -193,14 +197,14 @@ def must_gather(exchange: ProxiedExchange, throttler: RevisionThrottler, body: R
         return False
     if prefers(exchange.head, IF_AVAILABLE):
         return False
-    return exchange.waits_for_body(throttler, body, bytes_max) or exchange.over
+    return exchange.gather_body(throttler, body, bytes_max) or exchange.over
 
 
 def _route_by(rules: HostRules, exchange: ProxiedExchange) -> None:
     """Answer a request for the list of models, or route it by the rules of its host."""
     access = exchange.access
     if access is not None and not rules.allows(access):
-        _refuse(exchange, Reason.KEY_NOT_ALLOWED if access.has_key else Reason.KEY_REQUIRED, "")
+        _refuse_unrouted(exchange, Reason.KEY_NOT_ALLOWED if access.has_key else Reason.KEY_REQUIRED, "")
         return
     selection = Selection(rules, exchange.head, exchange.edit(), exchange.context.bodies.held_body_bytes)
     answer = selection.list_of_models(access, exchange.time())
@@ -208,7 +212,7 @@ def _route_by(rules: HostRules, exchange: ProxiedExchange) -> None:
         exchange.respond(answer[0], answer[1])
         return
     body = None if exchange.upgrade else exchange.upload
-    if not selection.begin(body, exchange.request_done):
+    if not selection.begin_scan_if_needed(body, exchange.request_done):
         _enter_selected(selection, exchange)
     elif exchange.enter(SCANNING):
         exchange.selection = selection
@@ -218,20 +222,20 @@ def _route_by(rules: HostRules, exchange: ProxiedExchange) -> None:
 
 def _enter_selected(selection: Selection, exchange: ProxiedExchange) -> None:
     """Let the request enter the revision that the rules select; refuse it if there is none."""
-    throttler = selection.revision(exchange.client())
+    throttler = selection.select_revision(exchange.client())
     if throttler is None:
-        _refuse(exchange, selection.reason, selection.detail)
-    elif not selection.rewrite(throttler, exchange.upload):
+        _refuse_unrouted(exchange, selection.reason, selection.detail)
+    elif not selection.rewrite_model(throttler, exchange.upload):
         exchange.fail(Reason.HELD_BYTES_FULL, "")
     else:
-        enter(exchange, throttler, selection.model(throttler))
+        enter(exchange, throttler, selection.model_for_pod(throttler))
 
 
 def _refuse_unknown(exchange: ProxiedExchange) -> None:
-    _refuse(exchange, Reason.NO_ROUTE, exchange.head.authority.decode("latin-1"))
+    _refuse_unrouted(exchange, Reason.NO_ROUTE, exchange.head.authority.decode("latin-1"))
 
 
-def _refuse(exchange: ProxiedExchange, reason: Reason, detail: str) -> None:
+def _refuse_unrouted(exchange: ProxiedExchange, reason: Reason, detail: str) -> None:
     """Refuse a request that no revision serves; its reason is temporary while a source is not listed.
 
     Without a key a client gets 401 instead, so that it cannot enumerate hosts and models.

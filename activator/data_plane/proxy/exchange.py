@@ -48,9 +48,9 @@ from activator.data_plane.phases import (
 from activator.data_plane.proxy.attempt import Attempt, blame_pod
 from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.delivery import Delivery, keeps_response, send_buffered
-from activator.data_plane.proxy.entering import must_gather, resume_routing, route
+from activator.data_plane.proxy.entering import gather_if_needed, resume_routing, route
 from activator.data_plane.proxy.filter_run import FilterRun
-from activator.data_plane.proxy.leaving import fall_back, give_up, hand_over, refuse
+from activator.data_plane.proxy.leaving import fall_back, hand_over, refuse, release_place_or_slot
 from activator.data_plane.proxy.own_answers import send_whole
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.retry_policy import (
@@ -122,7 +122,7 @@ class ProxiedExchange(Exchange):
             refusal = throttler.queue.refusal()
             self.fail(refusal or Reason.NOT_AVAILABLE, throttler.queue.refusal_detail() if refusal else "")
             return
-        if self.upload is not None and must_gather(self, throttler, self.upload):
+        if self.upload is not None and gather_if_needed(self, throttler, self.upload):
             return
         lease = throttler.try_acquire(self.place, self.asked_for_slot_s)
         if lease is not None:
@@ -133,9 +133,9 @@ class ProxiedExchange(Exchange):
         if refusal is not None:
             self.fail(refusal, throttler.queue.refusal_detail())
         elif self.phase == WAITING or self.enter(WAITING):  # it may wait already, for another revision
-            self._wait(throttler)
+            self._begin_wait(throttler)
 
-    def waits_for_body(self, throttler: RevisionThrottler, body: RequestBody, bytes_max: int) -> bool:
+    def gather_body(self, throttler: RevisionThrottler, body: RequestBody, bytes_max: int) -> bool:
         """Gather up to `bytes_max` of the body first; return True if the request waits for it."""
         body.gather(bytes_max, throttler.buffers.file_bytes)
         self.gathered_max = bytes_max
@@ -146,7 +146,7 @@ class ProxiedExchange(Exchange):
         self.context.arm(self, throttler)
         return True
 
-    def _resume(self, throttler: RevisionThrottler) -> None:
+    def _resume_filters(self, throttler: RevisionThrottler) -> None:
         """Continue with the filters and the queue after the body was gathered or a filter has released the request."""
         if self.is_gathering:
             self.is_gathering = False
@@ -157,7 +157,7 @@ class ProxiedExchange(Exchange):
         except Exception as error:  # as in `begin`
             self.end_with_error(error)
 
-    def _wait(self, throttler: RevisionThrottler) -> None:
+    def _begin_wait(self, throttler: RevisionThrottler) -> None:
         """Record that the request is queued, and set its timer to the limit of the wait."""
         if self.queued_s == 0.0:
             self.queued_s = self.time()
@@ -187,7 +187,7 @@ class ProxiedExchange(Exchange):
         self.place.never_waits = prefers(self.head, IF_AVAILABLE)
         refusal = throttler.requeue(self.place, lease, reason)
         if refusal is None and self.place.is_queued:
-            self._wait(throttler)
+            self._begin_wait(throttler)
         throttler.release(lease, 0.0, False)
         if refusal is not None:
             self.fail(refusal, throttler.queue.refusal_detail() or lease.address)
@@ -221,20 +221,20 @@ class ProxiedExchange(Exchange):
             pod.send_body(data)
         elif pod is not None and not is_early:
             body.send(pod, data)
-        elif not body.hold(data):
-            self._buffers_full(data, body)
+        elif not body.buffer(data):
+            self._send_now_or_refuse(data, body)
         elif self.phase == SCANNING:
-            if self.selection is not None and self.selection.feed(data):
+            if self.selection is not None and self.selection.scan_until_decided(data):
                 self.continue_soon()
         elif self.phase == GATHERING and body.is_gathered():
             self.continue_soon()
 
-    def _buffers_full(self, data: bytes, body: RequestBody) -> None:
+    def _send_now_or_refuse(self, data: bytes, body: RequestBody) -> None:
         """Send `data`, for which no budget has room, to a pod that is free now; otherwise refuse the request."""
         throttler, capture = self.throttler, self.capture
         if self.phase == GATHERING and throttler is not None:
-            self._resume(throttler)  # a pod with a free slot may take the data at once
-            if capture is None and self.capture is not None:
+            self._resume_filters(throttler)  # a pod with a free slot may take the data at once
+            if capture is None and self.capture is not None:  # a filter has begun the capture just now
                 self.capture.client_sent(data)
             pod = self.pod
             if pod is not None:
@@ -312,6 +312,7 @@ class ProxiedExchange(Exchange):
             self.context.bodies.later(self._continue)
 
     def _continue(self) -> None:
+        """Do what `continue_soon` has scheduled, depending on the phase by now."""
         self._is_continuing = False
         if self.over:
             return
@@ -323,11 +324,11 @@ class ProxiedExchange(Exchange):
             resume_routing(self, selection)
         elif self.phase == GATHERING:
             assert throttler is not None
-            self._resume(throttler)  # even if a budget has room by now: the client is paused
+            self._resume_filters(throttler)  # even if a budget has room by now: the client is paused
         elif self.phase == HELD:
             assert throttler is not None
             if filters is None or not filters.is_held:
-                self._resume(throttler)
+                self._resume_filters(throttler)
         else:
             send_buffered(self, True)
 
@@ -335,7 +336,7 @@ class ProxiedExchange(Exchange):
 
     def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
         if self.filters is not None:
-            self.filters.may_end("respond")
+            self.filters.require_end_allowed("respond")
         if self.over or self.phase >= ANSWERING:
             return
         client = self._client
@@ -346,18 +347,18 @@ class ProxiedExchange(Exchange):
     def hold(self, timeout_s: float) -> int:
         return 0 if self.over else self._filter_run().hold(timeout_s)
 
-    def proceed(self, hold: int) -> None:
+    def proceed(self, hold_number: int) -> None:
         if self.filters is not None:
-            self.filters.proceed(hold)
+            self.filters.proceed(hold_number)
 
     def gather(self, bytes_max: int) -> bool:
         if self.over:
             return True
-        self._filter_run().may_gather()
+        self._filter_run().require_gather_allowed()
         body, throttler = self.upload, self.throttler
         if body is None or throttler is None or self.request_done or bytes_max <= self.gathered_max:
             return True
-        return not self.waits_for_body(throttler, body, bytes_max)
+        return not self.gather_body(throttler, body, bytes_max)
 
     def body(self) -> bytes | None:
         body = self.upload
@@ -385,7 +386,7 @@ class ProxiedExchange(Exchange):
 
     def fall_back(self, key: str, reason: Reason, any_method: bool = False) -> bool:
         if self.filters is not None:
-            self.filters.may_end("fall_back")
+            self.filters.require_end_allowed("fall_back")
         return fall_back(self, key, reason, any_method)
 
     # --- time ---
@@ -412,7 +413,7 @@ class ProxiedExchange(Exchange):
             self.blocked_s = now_s
         lease = self.lease
         if lease is not None and trial_takes_long(lease, now_s):
-            throttler.trial_takes_long(lease)
+            throttler.allow_other_trials(lease)
         reason = limit_reached(self, throttler.timeouts, self.context.send_timeout_s, now_s)
         if reason is None:
             self.context.arm(self, throttler)
@@ -482,7 +483,7 @@ class ProxiedExchange(Exchange):
         if self.delivery is not None:
             self.delivery.drop()
         if self.throttler is not None:
-            give_up(self, self.throttler, phase, self.done_s, succeeded)
+            release_place_or_slot(self, self.throttler, phase, self.done_s, succeeded)
             if not self.is_handed_over:
                 context.add_to_traffic(self, self.throttler)
         if is_request:

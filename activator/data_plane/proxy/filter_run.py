@@ -156,7 +156,7 @@ class FilterRun:
         for hooked in chain.on_failure:
             try:
                 hooked.on_failure(exchange, failure)
-                failure.check()
+                failure.check_or_reset()
             except Exception as error:  # the refusal stands
                 exchange.context.on_error(error)
             if exchange.over or exchange.fallbacks != fallbacks:
@@ -193,9 +193,9 @@ class FilterRun:
             exchange.context.wheel.arm(exchange, until_s)
         return self._holds
 
-    def proceed(self, hold: int) -> None:
-        """Release the request if `hold` is the number of its current hold."""
-        if self.is_held and hold == self._holds:
+    def proceed(self, hold_number: int) -> None:
+        """Release the request if `hold_number` is that of its current hold."""
+        if self.is_held and hold_number == self._holds:
             self.is_held = False
             self._exchange.context.wheel.cancel(self._exchange)
             self._exchange.continue_soon()
@@ -206,13 +206,13 @@ class FilterRun:
             self.is_held = False
             self._holds += 1
 
-    def may_gather(self) -> None:
-        """Raise RuntimeError if a filter must not request the body now."""
+    def require_gather_allowed(self) -> None:
+        """Raise RuntimeError if a filter must not call `gather` now."""
         self._require_on_request("gather")
         if self.is_held:
             raise RuntimeError("`gather` cannot be called by a filter that holds the request")
 
-    def may_end(self, call: str) -> None:
+    def require_end_allowed(self, call: str) -> None:
         """Raise RuntimeError if the current hook may only edit."""
         if self._hook == _EDITING:
             raise RuntimeError(f"`{call}` cannot be called in `on_routed`, `on_attempt` and `on_response`")

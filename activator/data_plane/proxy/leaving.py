@@ -12,7 +12,7 @@ from activator.data_plane.phases import ANSWERING, CONNECTING, DELIVERING, ROUTI
 from activator.data_plane.proxy.entering import enter
 from activator.data_plane.proxy.own_answers import retry_after_s, send_refusal
 from activator.data_plane.proxy.queue_place import QueuePlace
-from activator.data_plane.proxy.retry_policy import forget_revision, may_fall_back
+from activator.data_plane.proxy.retry_policy import may_fall_back, reset_revision_fields
 from activator.data_plane.proxy.routing import routing_host
 from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -21,9 +21,9 @@ from activator.runtime.reasons import Reason
 if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
 
-# The client takes nothing, or the buffer cannot be trusted: the rest of the response is not delivered.
+# With these reasons the rest of a response is not delivered: its client takes nothing, or its buffer may be wrong.
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
-# The client is sent the length of the queue with these refusals, which it has caused.
+# These refusals state the length of the queue, because that length has caused them.
 _SENDS_QUEUE_LENGTH: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 
 
@@ -38,9 +38,9 @@ def fall_back(exchange: ProxiedExchange, key: str, reason: Reason, any_method: b
         return False
     if exchange.access is not None and not exchange.access.allows(second.key):
         return False
-    _leave(exchange, first)
+    _release_all_of(exchange, first)
     context.count_fallback(exchange, first, second.key, context.now())
-    forget_revision(exchange)
+    reset_revision_fields(exchange)
     exchange.fallbacks += 1
     if exchange.first_throttler is None:
         exchange.first_throttler = first
@@ -53,18 +53,20 @@ def fall_back(exchange: ProxiedExchange, key: str, reason: Reason, any_method: b
     return True
 
 
-def _leave(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
-    """Release all that the request holds of its revision; the request may be sent to a pod of that revision again."""
+def _release_all_of(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
+    """Release all that the request holds of the revision that it leaves; its body can be sent again."""
     if exchange.filters is not None:
         exchange.filters.cancel_hold()
     exchange.gathered_max = 0
     exchange.context.wheel.cancel(exchange)
     if exchange.upload is not None:
         exchange.upload.pod_failed()
-    give_up(exchange, throttler, exchange.phase, exchange.context.now(), False)
+    release_place_or_slot(exchange, throttler, exchange.phase, exchange.context.now(), False)
 
 
-def give_up(exchange: ProxiedExchange, throttler: RevisionThrottler, phase: i64, now_s: float, succeeded: bool) -> None:
+def release_place_or_slot(
+    exchange: ProxiedExchange, throttler: RevisionThrottler, phase: i64, now_s: float, succeeded: bool
+) -> None:
     """Release the queue position or the slot that a request had in `phase`."""
     pod, exchange.pod = exchange.pod, None
     attempt, exchange.attempt = exchange.attempt, None

@@ -49,7 +49,7 @@ class ModelList:
         self._text = text
         self._models = models
         self._is_list = is_list
-        self._built_s: float = 0.0
+        self._built_s: float = 0.0  # when `_text` of a long list was built
 
     def body(self, now_s: float) -> bytes:
         """Return the body of the response; that of a long list may be LONG_LIST_KEPT_S old."""

@@ -121,7 +121,7 @@ class RequestBody:
         """Replace held bytes before the revision is known; return False if the budget does not allow it."""
         return self._held is not None and self._held.replace(start, end, data)
 
-    def hold(self, data: bytes) -> bool:
+    def buffer(self, data: bytes) -> bool:
         """Buffer `data`; return False if no budget allows it."""
         overflow = self._overflow
         if overflow is not None and data:
@@ -129,7 +129,7 @@ class RequestBody:
         elif data and not self._append_to_held(data):
             return False
         if not self._paused and not self._has_room():
-            self._pause()
+            self._pause_client()
         return True
 
     def gather(self, gather_max: int, file_max: int) -> None:
@@ -137,7 +137,7 @@ class RequestBody:
         self._gather_max = gather_max
         self._file_max = file_max
         if self._paused and self._has_room():
-            self._resume()
+            self._resume_client()
         self._client.ask_for_body()
 
     def is_gathered(self) -> bool:
@@ -179,7 +179,7 @@ class RequestBody:
     # --- with a pod ---
 
     def start(self, pod: PodStream, head: RequestHead, edits: HeadEdits | None, may_be_sent_again: bool) -> bool:
-        """Send the edited head and the held part; return True if `feed` must be called in another turn for the rest."""
+        """Send the edited head and the held part; return True if the rest needs `send_share` in another turn."""
         self._pod = pod
         self._edits = edits
         self._pod_full = False
@@ -195,7 +195,7 @@ class RequestBody:
         if self._is_complete:
             self._send_end(pod)
         elif self._paused and not self._pod_full:
-            self._resume()
+            self._resume_client()
         return False
 
     def send(self, pod: PodStream, data: bytes) -> None:
@@ -206,14 +206,14 @@ class RequestBody:
         if overflow is not None:
             overflow.append(data)
             if not self._paused and not overflow.has_room():
-                self._pause()
+                self._pause_client()
             return
         held = self._held
         if held is not None and (held.size + len(data) > self._budgets.held_body_bytes or not held.append(data)):
             self._drop_held()  # too large to be sent again
         pod.send_body(data)
 
-    def feed(self) -> bool:
+    def send_share(self) -> bool:
         """Send a share of the buffer to the pod; return True if there is more and the pod takes it.
 
         Raises OSError if a temporary file cannot be read.
@@ -231,15 +231,18 @@ class RequestBody:
                 return False
             self._pause_for_pod()
         if self._paused and self._has_room() and (self._overflow is not None or not self._pod_full):
-            self._resume()
+            self._resume_client()
         return self._overflow is not None and not self._pod_full
 
     def end(self, trailers: Headers) -> bool:
-        """Handle the end of the body; return False if no budget allows the last part of the edited body."""
+        """Mark the body as complete, and send its end after all data; return False if no budget allows the last part.
+
+        The last part is what the editor returns at the end.
+        """
         rest = b"" if self.editor is None else self.editor.finish()
         if rest and self._pod is not None:
             self.send(self._pod, rest)
-        elif rest and not self.hold(rest):
+        elif rest and not self.buffer(rest):
             return False
         self._is_complete = True
         self._trailers = trailers
@@ -257,7 +260,7 @@ class RequestBody:
             pod.send_body(data)
         self._drop_held()
         if self._paused:
-            self._resume()
+            self._resume_client()
 
     def pod_failed(self) -> None:
         """Detach the body from a pod that did nothing with it, so that it can be sent to another one."""
@@ -276,12 +279,12 @@ class RequestBody:
         self._pause_for_pod()
 
     def pod_drained(self) -> bool:
-        """Resume after the pod has taken its data; return True if `feed` must be called."""
+        """Resume after the pod has taken its data; return True if `send_share` must be called."""
         self._pod_full = False
         if self._overflow is not None:
             return True
         if self._paused:
-            self._resume()
+            self._resume_client()
         return False
 
     # --- ends ---
@@ -296,7 +299,7 @@ class RequestBody:
         A client that sends its whole request before it reads would otherwise wait for the activator, and block both.
         """
         if self._paused:
-            self._resume()
+            self._resume_client()
         self.stop()
 
     def stop(self) -> None:
@@ -355,18 +358,18 @@ class RequestBody:
             return True
         return self._begin_overflow()
 
-    def _pause(self) -> None:
+    def _pause_client(self) -> None:
         self._paused = True
         self._client.pause_request()
 
-    def _resume(self) -> None:
+    def _resume_client(self) -> None:
         self._paused = False
         self._client.resume_request()
 
     def _pause_for_pod(self) -> None:
         """Pause the client if the pod is full and there is no buffer between them."""
         if self._pod_full and not self._paused and not self._is_complete and self._overflow is None:
-            self._pause()
+            self._pause_client()
 
     def _drop_held(self) -> None:
         held = self._held

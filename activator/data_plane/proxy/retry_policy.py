@@ -56,7 +56,7 @@ def decide(request: Exchange, body: RequestBody | None, reason: Reason, evidence
 
     AGAIN spends from the revision's retry budget. FALL_BACK takes effect only if a filter names another revision.
     """
-    if evidence != TOUCHED and reason.is_retriable and _may_be_repeated(request, body, evidence, attempts_max):
+    if evidence != TOUCHED and reason.is_retriable and _claim_retry(request, body, evidence, attempts_max):
         return AGAIN
     return FALL_BACK if may_fall_back(request, body, reason) else END
 
@@ -84,7 +84,7 @@ def idle_limit_s(request: Exchange, body: RequestBody | None) -> float:
     return NEVER
 
 
-def forget_revision(request: Exchange) -> None:
+def reset_revision_fields(request: Exchange) -> None:
     """Reset the fields of the request that belong to its revision and its pods."""
     request.attempts = 0
     request.queued_s = request.granted_s = request.connected_s = request.blocked_s = 0.0
@@ -95,8 +95,8 @@ def forget_revision(request: Exchange) -> None:
     request.grpc_status = NO_STATUS
 
 
-def _may_be_repeated(request: Exchange, body: RequestBody | None, evidence: i64, attempts_max: i64) -> bool:
-    """Return True if the request may go to another pod; spend from the retry budget if it was sent."""
+def _claim_retry(request: Exchange, body: RequestBody | None, evidence: i64, attempts_max: i64) -> bool:
+    """Return True if the request may go to another pod; if it was sent to one, spend from the retry budget."""
     throttler = request.throttler
     if throttler is None or request.lease is None or request.attempts + 1 >= attempts_max:
         return False

@@ -151,7 +151,7 @@ class Router:
         return keys
 
     def _rules_at(self, name: bytes, parent: HostRules | None) -> HostRules:
-        """Return the rules of a host, which are built with `parent` at first. The parent depends only on `name`."""
+        """Return the rules of the host `name`. The first call builds them on `parent`, which depends only on `name`."""
         rules = self._rules.get(name)
         if rules is None:
             rules = self._rules[name] = HostRules(self._hosts[name], parent)

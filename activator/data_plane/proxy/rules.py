@@ -51,13 +51,13 @@ class RouteQuery:
         self.has_model: bool = False
         self.model_known: bool = False  # the model, or its absence, is known
         self.lacks_model: bool = False  # a rule would match if the request had a model
-        self.target: Rule | None = None
+        self.target: Rule | None = None  # the rule that has matched
         self.best: i64 = _NONE  # the lowest position of a rule that matches
         self.best_undecided: i64 = _NONE  # the lowest position of a rule that matches except for the model
         self.level: HostRules | None = None  # the host rules that `nodes` belong to
         self.nodes: list[_Node] = []  # the nodes of `level` for this path
-        self._lowered: bytes = b""
-        self._named: Fields | None = None
+        self._lowered: bytes = b""  # the header block in lower case; empty: not needed yet
+        self._named: Fields | None = None  # the fields that `Connection` names
 
     def read_path(self, rules: HostRules) -> None:
         """Normalize the path if any rule has a path prefix."""
@@ -174,9 +174,10 @@ class _Node:
         self.lowest: i64 = _NONE  # the lowest position in this node and below
         self._methods = _Methods()
         self._models: _Models | None = None
-        self._headers: dict[bytes, dict[bytes, _Node]] = {}
+        self._headers: dict[bytes, dict[bytes, _Node]] = {}  # by name and value of the next condition
 
     def add(self, rule: Rule, position: int, headers_met: int) -> None:
+        """Add a rule below this node, which requires the first `headers_met` of the rule's header conditions."""
         if position < self.lowest:
             self.lowest = position
         match = rule.match

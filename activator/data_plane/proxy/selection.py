@@ -62,7 +62,7 @@ class Selection:
         body = listed.body(now_s)
         return json_head(len(body)), body
 
-    def begin(self, body: RequestBody | None, is_whole: bool) -> bool:
+    def begin_scan_if_needed(self, body: RequestBody | None, is_whole: bool) -> bool:
         """Search with the part of the request that has arrived; return True if more of its body is needed."""
         query = self._query
         if query.refusal:
@@ -80,7 +80,7 @@ class Selection:
             self._scan.finish()
         return not self.is_decided()
 
-    def feed(self, data: bytes) -> bool:
+    def scan_until_decided(self, data: bytes) -> bool:
         """Scan the next piece of the body; return True if no more is needed."""
         scan = self._scan
         if scan is not None:
@@ -88,7 +88,7 @@ class Selection:
         return self.is_decided()
 
     def finish(self) -> None:
-        """Handle the end of the body."""
+        """End the scan with the body."""
         if self._scan is not None:
             self._scan.finish()
 
@@ -96,13 +96,13 @@ class Selection:
         """Return True if no more of the body is needed."""
         return self._scan is None or self._scan.state != PENDING
 
-    def renew(self, rules: HostRules) -> None:
+    def replace_rules(self, rules: HostRules) -> None:
         """Replace the rules, which may have changed while the body arrived."""
         self._rules = rules
         self._query.read_path(rules)
 
-    def revision(self, client: ClientStream) -> RevisionThrottler | None:
-        """Return the revision; if there is none, return None and set `reason` and `detail`."""
+    def select_revision(self, client: ClientStream) -> RevisionThrottler | None:
+        """Return the revision, and edit the path for its pods; without one, return None, set `reason` and `detail`."""
         query = self._query
         if query.refusal:
             self.reason = Reason.BAD_REQUEST
@@ -116,14 +116,17 @@ class Selection:
             self._rules.decide(query)
         rule = query.target
         if rule is None:
-            self._refuse(scan)
+            self._explain_refusal(scan)
             return None
         throttler = rule.pick(self._head, client)
         self._set_target(throttler)
         return throttler
 
-    def rewrite(self, throttler: RevisionThrottler, body: RequestBody | None) -> bool:
-        """Replace an alias in the body with the pod's name of the model; return False if the budget has no room."""
+    def rewrite_model(self, throttler: RevisionThrottler, body: RequestBody | None) -> bool:
+        """Replace an alias in the body with the pod's name of the model, if there is one.
+
+        Return False if the budget has no room.
+        """
         routing = throttler.routing
         scan = self._scan
         if body is None or scan is None or scan.state != FOUND or not is_alias(routing, scan.value):
@@ -137,13 +140,14 @@ class Selection:
         self._edits.remove(DIGESTS)
         return True
 
-    def model(self, throttler: RevisionThrottler) -> str:
+    def model_for_pod(self, throttler: RevisionThrottler) -> str:
         """Return the model that the pod receives; empty if no model selected the revision."""
         return model_of(throttler.routing, self._scan)
 
     # --- within ---
 
-    def _refuse(self, scan: FieldScan | None) -> None:
+    def _explain_refusal(self, scan: FieldScan | None) -> None:
+        """Set `reason` and `detail` of a request that matches no rule."""
         query = self._query
         if scan is not None and scan.state == FOUND:
             self.detail = f', model "{_shown(scan.value)}"'

@@ -31,7 +31,7 @@ class Split:
 
     def __init__(self, members: list[RevisionThrottler]) -> None:
         self.members = members
-        self._ends: list[int] = []
+        self._ends: list[int] = []  # running sums of the weights
         total = 0
         split_on = ""
         for member in members:
@@ -40,7 +40,7 @@ class Split:
             split_on = split_on or member.routing.split_on
         self._total = total
         self._step = _coprime(total)
-        self._turn: int = 0
+        self._turn: int = 0  # the point of the next request without a key
         self._affinity: Affinity | None = Affinity(split_on) if split_on else None
 
     def pick(self, head: RequestHead, client: ClientStream) -> RevisionThrottler:

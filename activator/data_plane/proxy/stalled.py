@@ -19,7 +19,7 @@ STALLED_MIN_S: Final = 5.0
 
 
 class StalledResponses:
-    """The stalled responses of one worker. `held` provides the bound; its own count is separate."""
+    """The stalled responses of one worker. The bound is that of `held`, which does not count their bytes."""
 
     def __init__(self, held: HeldBudget) -> None:
         self._held = held

@@ -76,13 +76,13 @@ class StatusExchange(Exchange):
         self._proxy = proxy
         self._store = store
         self._links = links
-        self._identity: str = ""
-        self._member: int = 0
+        self._identity: str = ""  # the name of the stored response
+        self._member: int = 0  # the data plane that stores it
         self._query: int = 0  # the number of the pending query to another data plane; 0 if none
         self._receiver: _PendingPart | None = None
         self._stored: StoredResponse | None = None  # the response that is being sent, if this data plane stores it
         self._is_sending: bool = False  # the head of the stored response has been sent
-        self._length: int = 0
+        self._length: int = 0  # bytes of its body
         self._offset: int = 0  # body bytes that have been sent
         self._part: bytes = b""  # the bytes at `_offset`, received from another data plane
         self._trailers: Headers = []  # the trailers of the response
@@ -93,7 +93,7 @@ class StatusExchange(Exchange):
         try:
             self.phase = ROUTING
             self._proxy.active += 1
-            self._handle()
+            self._respond_or_query()
         except Exception as error:  # a defect ends this request only
             self._proxy.on_error(error)
             self.fail(Reason.INTERNAL, "")
@@ -104,7 +104,7 @@ class StatusExchange(Exchange):
     def request_end(self, trailers: Headers) -> None:
         self.request_done = True
 
-    def _handle(self) -> None:
+    def _respond_or_query(self) -> None:
         """Respond to the request, or query the data plane that stores the response."""
         method = self.head.method
         if method not in {b"GET", b"HEAD", b"DELETE"}:
@@ -115,9 +115,9 @@ class StatusExchange(Exchange):
         self._identity = self.head.target[len(ANSWERS_PATH) :].partition(b"?")[0].decode("latin-1")
         self._member = _member_of(self._identity)
         if self._member == self._store.number:
-            self._handle_locally()
+            self._respond_from_store()
         elif self._member < 0:
-            self._respond(*self._store.absent(self._identity))
+            self._respond(*self._store.absence_response(self._identity))
         elif self._links.has_ended(self._member):
             text = refusal_text(Reason.ANSWER_GONE, "the process that stored it has ended")
             self._respond(refusal_head(Reason.ANSWER_GONE, text, 0), text)
@@ -125,17 +125,17 @@ class StatusExchange(Exchange):
             self._receiver = _PendingPart(self)
             self._query_part(method.decode() if method == b"DELETE" else "GET")
 
-    def _handle_locally(self) -> None:
+    def _respond_from_store(self) -> None:
         """Respond from the store of this data plane."""
         store = self._store
         answer = store.find(self._identity)
         if answer is None:
-            self._respond(*store.absent(self._identity))
+            self._respond(*store.absence_response(self._identity))
         elif self.head.method == b"DELETE":
             store.delete(answer)
             self._respond(ResponseHead(204, PHRASES[204], Fields(b""), -1, False), b"")
         elif not answer.is_done:
-            self._respond(*store.state(answer))
+            self._respond(*store.pending_response(answer))
         else:
             stored_head = answer.head
             assert stored_head is not None
@@ -229,7 +229,7 @@ class StatusExchange(Exchange):
             self._proxy.wheel.arm(self, self._proxy.now() + ASK_TIMEOUT_S)
 
     def part_received(self, part: StoredResponsePart) -> None:
-        """Handle the part that was requested."""
+        """Send the part that was requested; refuse or abort the request if the part does not fit the response."""
         if self.over:
             return
         self._query = 0

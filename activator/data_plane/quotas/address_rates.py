@@ -50,11 +50,11 @@ class AddressRates:
         self._current: dict[str, float] = {}  # by address: when all of its requests will have drained
         self._previous: dict[str, float] = {}
         self._since_s: float = 0.0  # the beginning of the current generation
-        self._cells: list[float] = []
+        self._cells: list[float] = []  # empty: none is in use
         self._cells_until_s: float = 0.0  # the highest value of all cells
 
-    def take(self, address: str, now_s: float) -> float:
-        """Admit a request and return 0.0, or return the time after which one will be admitted."""
+    def admit(self, address: str, now_s: float) -> float:
+        """Admit a request and return 0.0, or refuse it and return the time after which one will be admitted."""
         if now_s - self._since_s >= self._full_s:
             self._previous = self._current
             self._current = {}

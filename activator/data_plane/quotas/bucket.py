@@ -51,25 +51,25 @@ class Bucket:
     def commit(self, amount: float, now_s: float) -> float:
         """Let a reserved amount drain; return the time at which it will have drained."""
         self._reserved = max(self._reserved - amount, 0.0)  # below 0.0 by rounding only
-        self._use(amount, now_s)
+        self._add_usage(amount, now_s)
         return now_s + self.full_s(now_s)
 
     def add(self, amount: float, now_s: float) -> None:
         """Add usage, even beyond the limit."""
         self.taken += amount
-        self._use(amount, now_s)
+        self._add_usage(amount, now_s)
 
     def refund(self, amount: float, drained_s: float, now_s: float) -> None:
         """Refund a part of a committed amount that has not drained. `drained_s`: as `commit` has returned it."""
         undrained = max((drained_s - now_s) * self.limit / self.period_s, 0.0)
-        self._use(-min(amount, undrained), now_s)
+        self._add_usage(-min(amount, undrained), now_s)
 
     def change(self, limit: int, period_s: float, now_s: float) -> None:
         """Set another limit and keep the usage."""
-        self._use(0.0, now_s)  # it has drained at the former rate until now
+        self._add_usage(0.0, now_s)  # it has drained at the former rate until now
         self.limit, self.period_s = limit, period_s
 
-    def _use(self, amount: float, now_s: float) -> None:
+    def _add_usage(self, amount: float, now_s: float) -> None:
         """Add `amount`, which may be negative, to the usage as of now."""
         self._used = max(self.used(now_s) - self._reserved + amount, 0.0)
         self._used_at_s = now_s

@@ -62,7 +62,7 @@ class Ledger:
         self._drained_s: dict[tuple[int, int], float] = {}  # when the reserved tokens of a request have drained
         self._acknowledged: dict[int, tuple[float, float]] = {}  # the amounts that each member has acknowledged
         self._sent: tuple[float, float] = (-1.0, -1.0)  # the amounts in the last `QuotaLevel`
-        self._unresponsive: set[int] = set()
+        self._unresponsive: set[int] = set()  # members that are ignored (rule 3)
 
     def configure(self, spec: QuotaSpec, now_s: float) -> None:
         """Apply other limits and keep the usage."""
@@ -75,20 +75,20 @@ class Ledger:
     def decide(self, tokens: int, own_open: int, now_s: float) -> Decision:
         """Reserve the amounts of a request (`amounts`), or reject it. `own_open`: the owner's own admitted requests.
 
-        After ADMITTED the caller calls `commit` or `hold`.
+        After ADMITTED the caller calls `commit` or `hold_reply`.
         """
         if self._is_at_concurrency_limit(own_open):
-            return self.figures(CONCURRENCY, CONCURRENCY_RETRY_S, now_s)
+            return self.decision_of(CONCURRENCY, CONCURRENCY_RETRY_S, now_s)
         requests, reserved_tokens = self.amounts(tokens)
         wait_s = self.requests.wait_s(requests, now_s)
         if wait_s > 0.0:
-            return self.figures(REQUESTS, wait_s, now_s)
+            return self.decision_of(REQUESTS, wait_s, now_s)
         wait_s = self.tokens.wait_s(reserved_tokens, now_s)
         if wait_s > 0.0:
-            return self.figures(TOKENS, wait_s, now_s)
+            return self.decision_of(TOKENS, wait_s, now_s)
         self.requests.reserve(requests)
         self.tokens.reserve(reserved_tokens)
-        return self.figures(ADMITTED, 0.0, now_s)
+        return self.decision_of(ADMITTED, 0.0, now_s)
 
     def amounts(self, tokens: int) -> tuple[float, float]:
         """Return the requests and tokens that a request reserves; 0.0 without such a limit."""
@@ -107,7 +107,7 @@ class Ledger:
         limit = self.spec.concurrency
         return limit > 0 and own_open + sum(len(requests) for requests in self.open.values()) >= limit
 
-    def figures(self, limit: str, wait_s: float, now_s: float) -> Decision:
+    def decision_of(self, limit: str, wait_s: float, now_s: float) -> Decision:
         """Return a decision with the current figures."""
         requests, tokens = self.requests, self.tokens
         return Decision(
@@ -119,7 +119,7 @@ class Ledger:
             tokens.full_s(now_s),
         )
 
-    def settle(self, member: int, number: int, change: int, now_s: float) -> None:
+    def adjust_tokens(self, member: int, number: int, change: int, now_s: float) -> None:
         """Count the tokens of an ended request that differ from the reserved ones.
 
         A reservation at a former owner is not refunded, because it may have drained.
@@ -172,8 +172,8 @@ class Ledger:
                 return False
         return True
 
-    def must_report(self, is_held: bool) -> bool:
-        """Return True if a `QuotaLevel` is due. `is_held`: replies wait for its acknowledgement."""
+    def claim_report(self, is_held: bool) -> bool:
+        """Return True if a `QuotaLevel` is due, and count it as sent. `is_held`: replies wait for it."""
         taken, sent = self.taken(), self._sent
         if self.since == 0:
             due = False
@@ -186,7 +186,7 @@ class Ledger:
         return due
 
     def acknowledged(self, member: int, requests_taken: float, tokens_taken: float) -> None:
-        """Handle the acknowledgement of a member."""
+        """Record the amounts that a member has acknowledged; it is no longer ignored."""
         self._acknowledged[member] = (requests_taken, tokens_taken)
         self._unresponsive.discard(member)
 
@@ -197,10 +197,10 @@ class Ledger:
         if tokens > 0.0:
             self._drained_s[member, number] = drained_s
 
-    def hold(
+    def hold_reply(
         self, member: int, number: int, decision: Decision | None, requests: float, tokens: float, now_s: float
     ) -> None:
-        """Hold a reply."""
+        """Hold a reply until the amounts taken so far are acknowledged; replace an earlier reply to the request."""
         former = self.held.pop((member, number), None)
         if former is not None:
             self._commit_held(former, now_s)
@@ -222,7 +222,7 @@ class Ledger:
         if held.requests > 0.0 or held.tokens > 0.0:
             self.commit(held.member, held.number, held.requests, held.tokens, now_s)
 
-    def find_unresponsive(self, members: frozenset[int], now_s: float) -> None:
+    def ignore_unresponsive(self, members: frozenset[int], now_s: float) -> None:
         """Ignore members that have not acknowledged the oldest held reply in time."""
         first = self._first_held()
         if first is not None and now_s - first.since_s >= ACK_MAX_S:
@@ -248,7 +248,7 @@ class Ledger:
         if requests:
             self.open[member] = requests
 
-    def ended(self, member: int, now_s: float) -> None:
+    def forget_member(self, member: int, now_s: float) -> None:
         """Forget a member that has ended."""
         self.forget_undecided(member, now_s)
         self.set_open(member, {})

@@ -21,7 +21,7 @@ class Levels:
         self._has_lost: bool = False  # an owner has ended that may have granted more than it had reported
         self._seen: set[str] = set()  # keys of all quotas since the start
 
-    def lost(self) -> None:
+    def owner_ended(self) -> None:
         """Note that an owner has ended; a quota without a level here may be used up."""
         self._has_lost = True
 
@@ -30,7 +30,7 @@ class Levels:
         self._has_lost = True
         self.known.clear()
 
-    def begin(self, key: str, used: tuple[float, float] | None, is_reload: bool) -> None:
+    def add_quota(self, key: str, used: tuple[float, float] | None, is_reload: bool) -> None:
         """Note a new quota. `used`: its usage before the program started; a quota that a reload adds is unused."""
         if not is_reload and used is not None:
             self.remember(key, Level(0, *used, True))
@@ -50,7 +50,7 @@ class Levels:
         return True
 
     def level_of(self, key: str, spec: QuotaSpec) -> Level | None:
-        """Return the level of a quota as of now; a full one if it is unknown here how much was granted."""
+        """Return the level of a quota as of now; a full one if an unknown amount may have been granted, else None."""
         known = self.known.get(key)
         if known is not None:
             return _drained(known, spec, self._now())

@@ -25,8 +25,8 @@ class AdmissionRequest(Admission):
         self.decision: Decision | None = None
         self.decided: Callable[[], None] | None = None
 
-    def decide(self, decision: Decision) -> None:
-        """Set the decision."""
+    def set_decision(self, decision: Decision) -> None:
+        """Set the decision, and call `decided`."""
         self.decision = decision
         if self.decided is not None:
             self.decided()
@@ -42,18 +42,18 @@ class Quota:
         self.spec = spec
         self.is_dropped: bool = False  # a reload has removed the limits, and requests are still open
         self.ledger: Ledger | None = None  # set at the owner
-        self.owner: int = 0
+        self.owner: int = 0  # the member that decides
         self.asking: dict[int, AdmissionRequest] = {}  # undecided requests, by number
         self.open: dict[int, int] = {}  # admitted requests that have not ended, with their reserved tokens
         self.settling: dict[int, int] = {}  # excess tokens of ended requests that the owner has not counted yet
-        self.rejected: dict[str, int] = {}  # requests, by the limit
+        self.rejected: dict[str, int] = {}  # numbers of rejected requests, by the limit that rejected them
         self.exhausted_until_s: float = 0.0  # until then the owner rejects any request
 
-    def decide(self, asked: AdmissionRequest, decision: Decision) -> None:
-        """Count and set the decision on a request."""
+    def apply_decision(self, asked: AdmissionRequest, decision: Decision) -> None:
+        """Set the decision on a request; count it if it is a rejection."""
         if decision.limit != ADMITTED:
             self.rejected[decision.limit] = self.rejected.get(decision.limit, 0) + 1
-        asked.decide(decision)
+        asked.set_decision(decision)
 
 
 def key_of(name: str) -> str:

@@ -80,7 +80,7 @@ class Quotas:
         """Apply the quotas of these users and keep their usage."""
         specs = {key_of(user.name): user for user in users if user.quota is not None}
         for key in [key for key in self.quotas if key not in specs]:
-            self._drop(self.quotas[key])
+            self._remove_limits(self.quotas[key])
         is_new = False
         for key, user in specs.items():
             assert user.quota is not None
@@ -90,7 +90,7 @@ class Quotas:
                 is_new = is_new or quota.ledger is not None
             if quota is None:
                 quota = self.quotas[key] = Quota(user.name, user.quota)
-                self._levels.begin(key, user.used, self._has_users)
+                self._levels.add_quota(key, user.used, self._has_users)
                 self._apply_owner(quota)
                 is_new = is_new or quota.ledger is not None
             elif quota.spec != user.quota:
@@ -107,16 +107,16 @@ class Quotas:
         quota = self.quotas.get(key_of(name))
         return None if quota is None or quota.is_dropped else quota
 
-    def use(self) -> dict[str, tuple[float, float]]:
+    def usage(self) -> dict[str, tuple[float, float]]:
         """Return the usage of the quotas that this member owns, in requests and tokens, by the name of the user."""
         now_s = self._now()
-        usage: dict[str, tuple[float, float]] = {}
+        used: dict[str, tuple[float, float]] = {}
         for quota in self.quotas.values():
             ledger = quota.ledger
             if ledger is not None and ledger.since:
                 level = ledger.level(now_s)
-                usage[quota.name] = (level.requests, level.tokens)
-        return usage
+                used[quota.name] = (level.requests, level.tokens)
+        return used
 
     def rejections(self) -> dict[str, tuple[int, ...]]:
         """Return the numbers of rejected requests for each of LIMITS, by the name of the user."""
@@ -132,7 +132,7 @@ class Quotas:
             tokens = min(tokens, quota.spec.tokens)  # otherwise it could never be admitted
         asked = AdmissionRequest(quota, self._numbers, tokens if quota.spec.tokens else 0, now_s)
         if len(quota.asking) >= ASKS_MAX:
-            quota.decide(asked, UNDECIDED)
+            quota.apply_decision(asked, UNDECIDED)
             return asked
         quota.asking[asked.number] = asked
         if quota.ledger is not None:
@@ -142,7 +142,7 @@ class Quotas:
         return asked
 
     def end(self, asked: AdmissionRequest, tokens: int) -> None:
-        """Handle the end of a request, whatever the decision was. `tokens`: those that it has used."""
+        """End a request, whatever the decision was, and release it at the owner. `tokens`: those that it has used."""
         quota, number = asked.quota, asked.number
         was_open = quota.open.pop(number, None) is not None
         was_asking = quota.asking.pop(number, None) is not None
@@ -156,11 +156,11 @@ class Quotas:
             if self._is_queried_by(quota.owner):
                 self._links.send(quota.owner, QuotaRelease(self._links.epoch, quota.key, number, change))
         elif was_open:
-            ledger.settle(self._links.number, number, change, self._now())
+            ledger.adjust_tokens(self._links.number, number, change, self._now())
             self._replies.send_acknowledged(quota, ledger)
         else:
             ledger.waiting.pop((self._links.number, number), None)
-        self._forget(quota)
+        self._forget_if_unused(quota)
 
     def is_exhausted(self, quota: Quota) -> bool:
         """Return True if any request of this user would be rejected now, as far as this member knows."""
@@ -182,7 +182,7 @@ class Quotas:
         self._view = View(0, ())
 
     def allow_grants(self, allowed: bool) -> None:
-        """Allow or forbid decisions of this owner."""
+        """Allow or forbid decisions of this owner; if they are allowed, decide on the requests that wait."""
         self._may_grant = allowed
         for quota in self.quotas.values():
             self._decide_waiting(quota)
@@ -199,7 +199,7 @@ class Quotas:
             self._members.setdefault(number, _Member())
         for number in {*before, *self._members}:
             if not view.may_live(number) and (number in before or not self._members[number].is_linked):
-                self._ended(number)
+                self._forget_member(number)
         if not view.is_next and view.follows and self._has_view:
             # There may have been other owners, whose levels were not received. Without `follows`, that is accepted.
             self._levels.clear()
@@ -210,18 +210,18 @@ class Quotas:
         for number, member in self._members.items():
             early, member.early = member.early, None
             if early is not None:
-                self._queried(number, member, early)
+                self._reply_to_query(number, member, early)
         self._begin_where_replied()
         for quota in self.quotas.values():
             if quota.ledger is not None:
                 self._replies.send_acknowledged(quota, quota.ledger)
 
     def linked(self, number: int) -> None:
-        """Handle a new link, before any message."""
+        """Record a new link, before any message, and query its member if the member is in the view."""
         member = self._members.setdefault(number, _Member())
         member.is_linked = True
         if number in self._links.others:
-            self._query(number)
+            self._query_and_report(number)
 
     def unlinked(self, number: int) -> None:
         """Handle the end of the link to a member: messages in transit are lost, and it sends its requests again."""
@@ -238,7 +238,7 @@ class Quotas:
         if member is None or not member.is_linked:
             return
         if isinstance(message, QuotaQuery):
-            self._queried(sender, member, message)
+            self._reply_to_query(sender, member, message)
         elif isinstance(message, QuotaLevel):
             self._level_reported(sender, message)
         elif message.epoch != self._links.epoch:
@@ -249,7 +249,7 @@ class Quotas:
             quota = self.quotas.get(message.key)
             if quota is not None:
                 quota.settling.pop(message.number, None)
-                self._forget(quota)
+                self._forget_if_unused(quota)
         elif isinstance(message, QuotaState):
             self._state_received(sender, member, message)
         else:
@@ -273,9 +273,9 @@ class Quotas:
             for asked in list(quota.asking.values()):
                 if now_s - asked.asked_s >= ASK_MAX_S:
                     self.end(asked, 0)
-                    quota.decide(asked, UNDECIDED)
+                    quota.apply_decision(asked, UNDECIDED)
             if quota.ledger is not None and quota.ledger.held:
-                quota.ledger.find_unresponsive(self._links.others, now_s)
+                quota.ledger.ignore_unresponsive(self._links.others, now_s)
                 self._replies.send_acknowledged(quota, quota.ledger)
 
     # --- as the owner ---
@@ -286,7 +286,7 @@ class Quotas:
         if admitted is not None and number in admitted:  # sent again; the reply is held or was lost
             if (member, number) not in ledger.held:
                 self._replies.send_when_acknowledged(
-                    quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now())
+                    quota, ledger, member, number, ledger.decision_of(ADMITTED, 0.0, self._now())
                 )
         elif self._must_wait(ledger):
             ledger.waiting.setdefault((member, number), tokens)
@@ -316,7 +316,7 @@ class Quotas:
         if reserved is None:
             ledger.waiting.pop((member, message.number), None)
         else:
-            ledger.settle(member, message.number, message.change, self._now())
+            ledger.adjust_tokens(member, message.number, message.change, self._now())
         if message.change > 0:
             self._replies.send_when_acknowledged(quota, ledger, member, message.number, None)
 
@@ -342,12 +342,12 @@ class Quotas:
                 ledger.levels.append(state.level)
             open_requests = dict(state.open)
             if recorded is not None:
-                # This owner has admitted them, and the reply is held or was lost. The member sends them again after
-                # its state; if they were not open, they would be decided and counted a second time.
+                # This owner has admitted these requests, and the reply is held or was lost. The member sends them
+                # again after its state; if they were not open, they would be decided and counted a second time.
                 open_requests.update({request: recorded[request] for request in state.asked if request in recorded})
             for request, change in state.settled:
                 if recorded is None or request in recorded:
-                    ledger.settle(sender, request, change, now_s)
+                    ledger.adjust_tokens(sender, request, change, now_s)
                 self._replies.send_when_acknowledged(quota, ledger, sender, request, None)
             ledger.set_open(sender, open_requests)
         self._begin_where_replied()
@@ -357,7 +357,7 @@ class Quotas:
         view = self._view
         others: set[int] | None = set()
         if view is not None:
-            others = view.to_register(self._links.number, self._members)
+            others = view.members_to_register(self._links.number, self._members)
         if others is None:
             return
         replied = min([self._members[other].replied if other in self._members else 0 for other in others], default=-1)
@@ -379,7 +379,7 @@ class Quotas:
 
     # --- as another member ---
 
-    def _queried(self, sender: int, member: _Member, message: QuotaQuery) -> None:
+    def _reply_to_query(self, sender: int, member: _Member, message: QuotaQuery) -> None:
         """Send an owner the state of its quotas, and the undecided requests."""
         epoch = self._links.epoch
         if message.epoch > epoch:
@@ -422,7 +422,7 @@ class Quotas:
             quota.open[message.number] = asked.tokens
         elif decision.limit == REQUESTS:
             quota.exhausted_until_s = self._now() + decision.wait_s
-        quota.decide(asked, decision)
+        quota.apply_decision(asked, decision)
 
     def _send_request(self, quota: Quota, asked: AdmissionRequest) -> None:
         if self._is_queried_by(quota.owner):
@@ -442,9 +442,9 @@ class Quotas:
         """Query the state of all members, if this member owns a quota."""
         self._queries += 1
         for number in self._links.others:
-            self._query(number)
+            self._query_and_report(number)
 
-    def _query(self, number: int) -> None:
+    def _query_and_report(self, number: int) -> None:
         """Query the state of a member, and report the levels of the quotas that this member grants."""
         if not self._members[number].is_linked or not self._ledgers():
             return
@@ -454,7 +454,7 @@ class Quotas:
                 self._replies.report_level(quota, quota.ledger, frozenset([number]))
 
     def _apply_owner(self, quota: Quota) -> None:
-        """Apply the owner of the present view to a quota."""
+        """Set the owner of a quota by the present view, and create, keep or drop its ledger accordingly."""
         view = self._view
         quota.owner = self._links.number if view is None else view.owner_of(quota.key)
         ledger = quota.ledger
@@ -468,29 +468,29 @@ class Quotas:
         if quota.owner == self._links.number:
             ledger = quota.ledger = Ledger(quota.spec, self._queries + 1)
             for number, change in quota.settling.items():
-                ledger.settle(self._links.number, number, change, self._now())
+                ledger.adjust_tokens(self._links.number, number, change, self._now())
             quota.settling.clear()
             for number, asked in quota.asking.items():
                 ledger.waiting[(self._links.number, number)] = asked.tokens
 
-    def _ended(self, number: int) -> None:
+    def _forget_member(self, number: int) -> None:
         """Forget a member that has ended."""
-        self._levels.lost()
+        self._levels.owner_ended()
         self._members.pop(number, None)
         for ledger in self._ledgers():
-            ledger.ended(number, self._now())
+            ledger.forget_member(number, self._now())
 
-    def _drop(self, quota: Quota) -> None:
+    def _remove_limits(self, quota: Quota) -> None:
         """Remove the limits of a user, and admit its undecided requests; open ones are counted until they end."""
         if quota.is_dropped:
             return
         quota.is_dropped = True
         for asked in list(quota.asking.values()):
             self.end(asked, 0)
-            asked.decide(Decision(ADMITTED, 0.0, 0, 0.0, 0, 0.0))
-        self._forget(quota)
+            asked.set_decision(Decision(ADMITTED, 0.0, 0, 0.0, 0, 0.0))
+        self._forget_if_unused(quota)
 
-    def _forget(self, quota: Quota) -> None:
+    def _forget_if_unused(self, quota: Quota) -> None:
         """Remove a dropped quota once it has no requests, and remember its level."""
         if not quota.is_dropped or quota.open or quota.asking or quota.settling:
             return

@@ -29,7 +29,7 @@ class Replies:
         requests: float = 0.0,
         tokens: float = 0.0,
     ) -> None:
-        """Reply to a member when the others have acknowledged the taken amounts.
+        """Reply to a member: at once with a rejection, else when the others have acknowledged the taken amounts.
 
         `decision`: None acknowledges a release. `requests`, `tokens`: the amounts reserved for the request.
         """
@@ -37,12 +37,12 @@ class Replies:
             self._reply(quota, member, number, decision)
             return
         if ledger.held or not ledger.is_acknowledged(self._links.others, ledger.taken()):
-            ledger.hold(member, number, decision, requests, tokens, self._now())
+            ledger.hold_reply(member, number, decision, requests, tokens, self._now())
         else:
             if requests > 0.0 or tokens > 0.0:
                 ledger.commit(member, number, requests, tokens, self._now())
             self._reply(quota, member, number, decision)
-        if self._links.others and ledger.must_report(len(ledger.held) > 0):
+        if self._links.others and ledger.claim_report(len(ledger.held) > 0):
             self.report_level(quota, ledger, self._links.others)
 
     def send_acknowledged(self, quota: Quota, ledger: Ledger) -> None:
@@ -52,7 +52,7 @@ class Replies:
         while held is not None:
             self._reply(quota, held.member, held.number, held.decision)
             held = ledger.next_acknowledged(self._links.others, now_s)
-        if self._links.others and ledger.must_report(len(ledger.held) > 0):
+        if self._links.others and ledger.claim_report(len(ledger.held) > 0):
             self.report_level(quota, ledger, self._links.others)
 
     def _reply(self, quota: Quota, member: int, number: int, decision: Decision | None) -> None:
@@ -60,7 +60,7 @@ class Replies:
         if member == self._links.number:
             asked = quota.asking.pop(number, None)
             if asked is not None and decision is not None:
-                quota.decide(asked, decision)
+                quota.apply_decision(asked, decision)
         elif decision is None:
             self._links.send(member, QuotaReleaseAck(self._links.epoch, quota.key, number))
         else:

@@ -93,7 +93,7 @@ class ClientConnection(RegisteredConnection):
         raise NotImplementedError
 
     def _head_late(self) -> None:
-        """Handle the head of a request that is not complete in time."""
+        """Refuse a request whose head is not complete in time."""
 
     def _body_due(self, now_s: float) -> None:
         """Check the rate of request bodies, and set the next time for that."""
@@ -223,9 +223,9 @@ class ClientConnection(RegisteredConnection):
     def deadline_passed(self, now_s: float) -> None:
         """Handle the timer: a deadline may have passed."""
         if self._phase > LINGERING:
-            self._closing_takes_long(now_s)
+            self._abort_unless_taken(now_s)
         elif self._phase == LINGERING:
-            self._judge_lingering(now_s)
+            self._end_lingering_if_due(now_s)
         else:
             self._check_deadlines(now_s)
 
@@ -234,7 +234,7 @@ class ClientConnection(RegisteredConnection):
         self._quiet_since_s += pause_s
 
     def _check_deadlines(self, now_s: float) -> None:
-        """Handle a deadline of an open connection that has passed, and set the timer to the next one."""
+        """Act on a deadline of an open connection that has passed; then close it if it is idle, or set the timer."""
         deadlines = self._deadlines
         if deadlines.body_s <= now_s:
             self._body_due(now_s)
@@ -327,7 +327,7 @@ class ClientConnection(RegisteredConnection):
                 writer.write_eof()
             self._update_reading()
             self._quiet_since_s = self._begin_closing(is_whole).since_s
-            self._judge_lingering(self._quiet_since_s)
+            self._end_lingering_if_due(self._quiet_since_s)
 
     def _close(self, is_whole: bool) -> None:
         """Close now; written data is still sent."""
@@ -340,10 +340,10 @@ class ClientConnection(RegisteredConnection):
             self._arm_closing(self._registry.now() + FLUSH_S)
 
     def _begin_closing(self, is_whole: bool) -> Closing:
-        """Record the beginning of the end, once."""
+        """Record when the connection began to close, once, and return the state of its closing."""
         closing = self._closing
         registry = self._registry
-        if closing is None or self not in registry.lingering:  # otherwise its time to close runs already
+        if closing is None or self not in registry.lingering:  # otherwise the time to close runs already
             now_s = registry.now()
             registry.note_lingering(self, now_s)
             if closing is None:
@@ -351,17 +351,20 @@ class ClientConnection(RegisteredConnection):
             closing.since_s = now_s
         return closing
 
-    def _judge_lingering(self, now_s: float) -> None:
-        """Keep reading while the client sends: a reset could destroy a response that it has not read yet."""
+    def _end_lingering_if_due(self, now_s: float) -> None:
+        """End a lingering connection whose time is over; until then keep reading.
+
+        A reset could destroy a response that the client has not read yet.
+        """
         closing = self._closing
         assert closing is not None
         until_s = closing.lingers_until_s(self._quiet_since_s, self._registry.is_scarce_for(self))
         if now_s < until_s:
             self._arm_closing(until_s)
         else:
-            self._closing_takes_long(now_s)
+            self._abort_unless_taken(now_s)
 
-    def _closing_takes_long(self, now_s: float) -> None:
+    def _abort_unless_taken(self, now_s: float) -> None:
         """Abort a closing connection, unless its client has taken some of the unsent bytes since the last check."""
         transport = self._transport
         if transport is None:
@@ -387,7 +390,7 @@ class ClientConnection(RegisteredConnection):
         elif self._phase == LINGERING and (
             closing is not None and not closing.has_been_checked()
         ):  # otherwise the client has been given time to take the response
-            self._judge_lingering(now_s)
+            self._end_lingering_if_due(now_s)
 
     def _client_ended(self) -> None:
         """Handle a client that has closed its side with no request pending; written data is still sent."""

@@ -32,9 +32,9 @@ class EntrySweep(Periodic):
             self._remaining = [
                 connection for connection, entry in registry.entered.items() if entry in registry.leaving
             ]
-        self._sweep_some()
+        self._sweep_batch()
 
-    def _sweep_some(self) -> None:
+    def _sweep_batch(self) -> None:
         """Drain up to ENTRIES_SWEPT_MAX connections in this turn."""
         remaining = self._remaining
         batch = remaining[-ENTRIES_SWEPT_MAX:]
@@ -45,6 +45,6 @@ class EntrySweep(Periodic):
                     connection.drain()
         finally:  # an exception does not end the sweep
             if remaining:
-                self._registry.batcher.defer(self._sweep_some)
+                self._registry.batcher.defer(self._sweep_batch)
             else:
                 self.arm()

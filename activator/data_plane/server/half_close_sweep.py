@@ -37,9 +37,9 @@ class HalfCloseSweep(Periodic):
 
     def expired(self, now_s: float) -> None:
         self._remaining = list(self._registry.paused)
-        self._sweep_some()
+        self._sweep_batch()
 
-    def _sweep_some(self) -> None:
+    def _sweep_batch(self) -> None:
         """Check up to SWEPT_PER_TURN_MAX connections in this turn."""
         remaining = self._remaining
         batch = remaining[-SWEPT_PER_TURN_MAX:]
@@ -54,6 +54,6 @@ class HalfCloseSweep(Periodic):
                     connection.peer_has_ended(state == TCP_CLOSE)
         finally:  # an exception does not end the sweep; the others are checked in this round or the next
             if remaining:
-                self._registry.batcher.defer(self._sweep_some)
+                self._registry.batcher.defer(self._sweep_batch)
             elif not self._stopped:
                 self.arm()

@@ -63,9 +63,9 @@ class Http1Connection(StreamOwner):
         self._current: Http1Stream | None = None  # being answered
         self._next: Http1Stream | None = None  # its head has just been parsed
         self._parsing: Http1Stream | None = None  # its request has begun to arrive and has not ended
-        self._tunnel: Http1Stream | None = None
+        self._tunnel: Http1Stream | None = None  # set after a 101
         self._refusal: WireError | None = None  # answered after the current request
-        self._beginning: bool = False  # `_begin_next` is running
+        self._is_beginning: bool = False  # `_begin_next` is running
         # The request that is arriving:
         self._body_read: int = 0  # bytes of its body since the last rate check
         # After its last request:
@@ -96,7 +96,7 @@ class Http1Connection(StreamOwner):
         if self._is_first:
             data = self._first_bytes + data
             if PREFACE.startswith(data[: len(PREFACE)]):
-                self._may_be_http2(data)
+                self._switch_after_preface(data)
                 return
             self._is_first = False
             self._first_bytes = b""
@@ -105,7 +105,7 @@ class Http1Connection(StreamOwner):
             self._parse_failed(error)
         self._advance(len(data))
 
-    def _may_be_http2(self, data: bytes) -> None:
+    def _switch_after_preface(self, data: bytes) -> None:
         """Hand the connection over to HTTP/2 once its preface is complete; no HTTP/1.1 request begins like that."""
         if len(data) < len(PREFACE):
             self._first_bytes = data
@@ -160,10 +160,10 @@ class Http1Connection(StreamOwner):
     # --- reading ---
 
     def _begin_next(self) -> None:
-        """Begin the next request, and further ones as long as each is answered at once."""
-        if self._beginning:
+        """Begin the next request, and further ones as long as each is answered at once; then send a pending refusal."""
+        if self._is_beginning:
             return  # called by a request that was answered at once: the outer loop continues
-        self._beginning = True
+        self._is_beginning = True
         begun = 0
         while self._current is None and not self._writing_paused and self._phase == OPEN:
             if begun == REQUESTS_PER_TURN_MAX:
@@ -180,13 +180,16 @@ class Http1Connection(StreamOwner):
             self._current = stream
             begun += 1
             stream.exchange.begin()
-        self._beginning = False
+        self._is_beginning = False
         if self._refusal is not None and self._current is None and self._phase == OPEN:
             self._registry.proxy.count_refused(self._refusal.reason)
             self._answer_and_close(self._refusal.reason, self._refusal.detail)
 
     def _advance(self, count: int) -> None:
-        """Continue after `count` bytes have been parsed or a response has ended."""
+        """Begin the next request if it may begin, and set deadlines and reading, after progress of the connection.
+
+        The progress: `count` bytes have been parsed, or a response has ended.
+        """
         self._begin_next()
         if self._phase != OPEN:
             return
@@ -244,10 +247,10 @@ class Http1Connection(StreamOwner):
         self._body_read = 0
 
     def _body_due(self, now_s: float) -> None:
-        """Fail a request whose body is slower than the minimum rate, unless this side delays it.
+        """Fail a request whose body is slower than the minimum rate, unless this side delays the body.
 
-        It does so while reading is paused, after the response has begun (the pod may then cause the delay), and before
-        a 100 (Continue) that was requested.
+        This side does so while reading is paused, after the response has begun (the pod may then cause the delay), and
+        before a 100 (Continue) that was requested.
         """
         stream = self._parsing
         elapsed_s = BODY_RATE_GRACE_S + now_s - self._deadlines.body_s
@@ -295,7 +298,7 @@ class Http1Connection(StreamOwner):
         else:
             return
         if stream.close:
-            self._drop_next()
+            self._cancel_next()
             self._close_in_order(not stream.request_ended or self._reading.is_paused(), stream.until_close, True)
             return
         self._quiet_since_s = stream.exchange.done_s
@@ -312,19 +315,19 @@ class Http1Connection(StreamOwner):
             return
         # An orderly close delivers the responses before it; the framing shows the client that this one is cut.
         self._current = None
-        self._drop_next()
+        self._cancel_next()
         self._close_in_order(True, True, False)
 
     def begin_tunnel(self, stream: Http1Stream) -> None:
         self._tunnel = stream
-        self._drop_next()
+        self._cancel_next()
         data = self._parser.take_unparsed()
         if data:
             stream.exchange.request_body(data)
         self._update_reading()
         if not self.half_closes():
             self._reading.keep_last_reads()
-        if self._eof_read:  # before the 101: it was the end of the client's direction
+        if self._eof_read:  # the end of file came before the 101, and was the end of the client's direction
             self._half_closed = False
             self._deadlines.half_close_s = NEVER
             stream.request_ended = True
@@ -434,9 +437,9 @@ class Http1Connection(StreamOwner):
         self._current = None
         if current is not None:
             current.exchange.client_gone()
-        self._drop_next()
+        self._cancel_next()
 
-    def _drop_next(self) -> None:
+    def _cancel_next(self) -> None:
         stream = self._next
         self._next = None
         if stream is not None:
@@ -448,7 +451,7 @@ class Http1Connection(StreamOwner):
         self._tunnel = None
         parser = self._parser
         self._parser = _NO_PARSER  # another connection may get `parser`
-        self._registry.take_back(parser)
+        self._registry.retire_parser(parser)
 
     def is_draining(self) -> bool:
         return self._registry.closes_kept or self._registry.is_left(self._entry)

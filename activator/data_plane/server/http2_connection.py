@@ -1,7 +1,7 @@
 """One HTTP/2 connection of a client: each stream is a request, and responses are sent in any order.
 
 Rules
-  1. Requests of one read begin, in their order, after all of it has been parsed; short bodies are complete by then.
+  1. Requests of one read begin, in their order, after the whole read has been parsed; short bodies are complete then.
   2. If the codec leaves data for another turn, nothing is read before it is parsed. `limits.streams` bounds the
      streams, and the window of a stream its data. Heads and replies to PING and SETTINGS have no window: a client that
      leaves UNTAKEN_BYTES_MAX of them untaken is not read.
@@ -254,7 +254,7 @@ class Http2ClientConnection(ClientConnection):
                 user.checked_s += pause_s
 
     def _is_stalled(self, now_s: float) -> bool:
-        """Return True if a frame or field section has been incomplete for FRAME_TIMEOUT_S."""
+        """Return True if a frame or field section has been incomplete for FRAME_TIMEOUT_S; note when one began."""
         codec = self._codec
         if not codec.is_within_section() or codec.frames_total != self._frames_seen:
             self._frames_seen = codec.frames_total

@@ -244,7 +244,7 @@ class Server:
             server.close()
 
     def leave(self) -> None:
-        """Stop accepting on all listeners, which others continue to serve."""
+        """Stop accepting on all listeners, which other processes continue to serve."""
         self._closed = True
         for listener in self.sockets:
             self.close(listener, False)

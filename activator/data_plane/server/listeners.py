@@ -1,7 +1,8 @@
 """The set of sockets that a worker serves on, by its configuration and by its cluster, across reloads.
 
 Rules
-  1. The new set takes effect at once (`plan`, then `change`); the work of the loop follows, one change after another.
+  1. `plan` and then `change` replace the set at once; a task of the loop then serves and closes sockets, one change
+     after another.
   2. A change is applied completely or not at all: if `plan` raises, nothing has changed.
   3. New sockets serve before old ones close, and an address that is removed and added again keeps its socket and queue,
      so that no client is refused at any moment.

@@ -166,8 +166,8 @@ class ConnectionRegistry:
                 return parser
         return RequestParser(sink, self.limits)
 
-    def take_back(self, parser: RequestParser) -> None:
-        """Retire the parser of a closed connection."""
+    def retire_parser(self, parser: RequestParser) -> None:
+        """Retire the parser of a closed connection, and keep it for another one if there is room."""
         parser.retire()
         if parser.is_reusable() and len(self._parsers) < PARSERS_KEPT_MAX:
             self._parsers.append(parser)

@@ -53,9 +53,9 @@ class StoredResponseLinks:
         self._send: Callable[[int, AnswerMessage], None] = _send_nothing
         self._is_joined: bool = False
         self._members: frozenset[int] = frozenset()
-        self._ended: dict[int, None] = {}
-        self._links: dict[int, _Link] = {}
-        self._receivers: dict[int, PartReceiver] = {}
+        self._ended: dict[int, None] = {}  # former data planes, the oldest first
+        self._links: dict[int, _Link] = {}  # by data plane
+        self._receivers: dict[int, PartReceiver] = {}  # by the number of the query
         self._numbers: int = 0  # number of the last query
 
     def join(self, number: int, send: Callable[[int, AnswerMessage], None]) -> None:
@@ -66,7 +66,7 @@ class StoredResponseLinks:
 
     # --- data planes ---
 
-    def keep(self, members: set[int]) -> None:
+    def set_members(self, members: set[int]) -> None:
         """Set the data planes that exist."""
         for member in self._members - members:
             self._ended[member] = None
@@ -147,13 +147,13 @@ class StoredResponseLinks:
             if answer is not None:
                 store.delete(answer)
                 return StoredResponsePart(query.number, 204, b"No Content", b"", False, 0, b"", [])
-            head, body = store.absent(query.identity)
+            head, body = store.absence_response(query.identity)
         elif answer is None:
             if query.offset > 0:
                 return StoredResponsePart(query.number, 0, b"", b"", False, 0, b"", [])
-            head, body = store.absent(query.identity)
+            head, body = store.absence_response(query.identity)
         elif not answer.is_done:
-            head, body = store.state(answer)
+            head, body = store.pending_response(answer)
         else:
             stored_head = answer.head
             assert stored_head is not None

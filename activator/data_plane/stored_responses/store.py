@@ -2,7 +2,7 @@
 
 Rules
   1. A request is accepted only if its revision and the whole store have room; otherwise it is answered synchronously
-     (RFC 7240: a preference that is not fulfilled is ignored). It counts until its response is forgotten.
+     (RFC 7240: a preference that is not fulfilled is ignored). The request counts until its response is forgotten.
   2. The bytes of responses are bounded for each response, for each revision and in total. Bytes count until they have
      been sent to the last reader.
   3. A response is stored for `keep` from its end, however often it is read; a client that knows its name may delete it
@@ -89,7 +89,7 @@ class ResponseStore(StoredResponseOwner):
     # --- requests ---
 
     def accept(self, throttler: RevisionThrottler, client: ClientStream) -> StoredResponse | None:
-        """Return a new stored response for a request; None if there is no room."""
+        """Create and count a stored response for a request; return None if there is no room."""
         spec = throttler.spec.filters.respond_async
         if spec is None or self.is_closing or not self._has_room(throttler.key, spec):
             self.totals["synchronous"] += 1
@@ -134,13 +134,13 @@ class ResponseStore(StoredResponseOwner):
             self.pending -= 1
             answer.exchange.client_gone()
 
-    def absent(self, identity: str) -> tuple[ResponseHead, bytes]:
+    def absence_response(self, identity: str) -> tuple[ResponseHead, bytes]:
         """Return the response for an unknown or forgotten name."""
         reason = Reason.ANSWER_GONE if identity in self._gone else Reason.NO_ANSWER
         text = refusal_text(reason, "")
         return refusal_head(reason, text, 0), text
 
-    def state(self, answer: StoredResponse) -> tuple[ResponseHead, bytes]:
+    def pending_response(self, answer: StoredResponse) -> tuple[ResponseHead, bytes]:
         """Return a 202 with the state of a pending request."""
         throttler = answer.throttler
         exchange = answer.exchange
@@ -179,7 +179,7 @@ class ResponseStore(StoredResponseOwner):
     def read_ends(self, answer: StoredResponse) -> None:
         answer.readers -= 1
         if answer.is_forgotten and answer.readers == 0:
-            self._release(answer)
+            self._release_bytes(answer)
 
     # --- the end ---
 
@@ -193,7 +193,7 @@ class ResponseStore(StoredResponseOwner):
             if not answer.is_done:
                 answer.exchange.revoked(Reason.DRAINING, "")
 
-    def lose(self) -> int:
+    def forget_all(self) -> int:
         """Forget all responses; return how many were never read."""
         lost = sum(not answer.was_read for answer in self.kept.values())
         self.totals["lost"] += lost
@@ -260,10 +260,10 @@ class ResponseStore(StoredResponseOwner):
         if len(self._gone) > GONE_MAX:
             del self._gone[next(iter(self._gone))]
         if answer.readers == 0:
-            self._release(answer)
+            self._release_bytes(answer)
         self._update_open()
 
-    def _release(self, answer: StoredResponse) -> None:
+    def _release_bytes(self, answer: StoredResponse) -> None:
         key = answer.throttler.key
         usage = self._usage[key]
         self._account(answer, -answer.bytes)

@@ -149,6 +149,7 @@ class StoredResponse(ClientStream):
         self._store.count_too_large(self)
 
     def _fail(self, reason: Reason) -> None:
+        """Complete the response as a refusal, and discard the part of the pod's response that has arrived."""
         self.body = bytearray()
         self._store.shrink(self)
         text = refusal_text(reason, "")

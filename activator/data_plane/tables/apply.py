@@ -91,7 +91,7 @@ class RevisionTables:
         """Apply one batch in order."""
         touched: dict[str, RevisionThrottler] = {}
         for effect in effects:
-            self._record(effect)
+            self._record_for_audit(effect)
             try:
                 throttler = self._apply_one(effect)
             except Exception as error:
@@ -133,13 +133,13 @@ class RevisionTables:
                 stalled.append((key, cause))
         return stalled
 
-    def take_changed(self) -> set[str]:
+    def pop_changed(self) -> set[str]:
         """Return the revisions to audit, which had requests or changes since the last call."""
         changed, self._changed = self._changed, set()
         changed.update(self._active)
         return changed
 
-    def restructured(self, key: str) -> bool:
+    def pop_restructured(self, key: str) -> bool:
         """Return True if effects have been applied to the revision since the last call."""
         if key in self._restructured:
             self._restructured.discard(key)
@@ -180,7 +180,7 @@ class RevisionTables:
             self._suspicions.begin(throttler, tracker)
 
     def end_dropped(self) -> None:
-        """Remove up to ENDED_PER_TURN_MAX removed revisions whose requests have all ended; called periodically."""
+        """Report the end of removed revisions without requests, at most ENDED_PER_TURN_MAX; called periodically."""
         ended = []
         for throttler in self.dropped.values():
             if not throttler.has_requests():
@@ -193,7 +193,7 @@ class RevisionTables:
 
     # --- within ---
 
-    def _record(self, effect: Effect) -> None:
+    def _record_for_audit(self, effect: Effect) -> None:
         key = effect.key
         self._changed.add(key)
         self._restructured.add(key)
@@ -202,18 +202,18 @@ class RevisionTables:
             self._forget(key)  # the revision could not be created
 
     def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
-        """Return the throttler that may have free slots for its queue, or None."""
+        """Apply an effect; return the throttler that may now have free slots for its queue, or None."""
         if type(effect) is RebuildRevision:
             return self._begin_rebuild(effect)
         if type(effect) is RebuildPods:
             return self._continue_rebuild(effect)
         self._abandon_rebuild(effect.key)
         if type(effect) is SetRevision:
-            return self._set_revision(effect.spec, effect.life)
+            return self._create_or_reconfigure(effect.spec, effect.life)
         throttler = self.throttlers.get(effect.key)
-        return None if throttler is None else self._apply_to(throttler, effect)
+        return None if throttler is None else self._apply_to_revision(throttler, effect)
 
-    def _apply_to(self, throttler: RevisionThrottler, effect: Effect) -> RevisionThrottler | None:
+    def _apply_to_revision(self, throttler: RevisionThrottler, effect: Effect) -> RevisionThrottler | None:
         if type(effect) is SetPod:
             return self._set_pod(throttler, effect)
         if type(effect) is PlacePod:
@@ -228,7 +228,7 @@ class RevisionTables:
             throttler.reclaim()
         elif type(effect) is FailRevision:
             if throttler.key in self.distrusted:
-                return None  # it fails until it is rebuilt; the new table comes with the failure of the model
+                return None  # the revision fails until it is rebuilt; the new table comes with the model's failure
             if effect.cause:
                 throttler.queue.fail(effect.cause, effect.retry_s)
             else:
@@ -237,7 +237,7 @@ class RevisionTables:
             self._drop_revision(throttler)
         return None
 
-    def _set_revision(self, spec: RevisionSpec, life: int) -> RevisionThrottler:
+    def _create_or_reconfigure(self, spec: RevisionSpec, life: int) -> RevisionThrottler:
         throttler = self.throttlers.get(spec.key)
         if throttler is None:
             throttler = RevisionThrottler(
@@ -255,10 +255,10 @@ class RevisionTables:
             table.set_slow_start(balancing.slow_start_s)
             table.set_threshold(balancing.trailing_fragmentation_threshold)
             table.set_max_scale(balancing.max_scale)
-        self._route(throttler)
+        self._apply_settings_and_route(throttler)
         return throttler
 
-    def _route(self, throttler: RevisionThrottler) -> None:
+    def _apply_settings_and_route(self, throttler: RevisionThrottler) -> None:
         """Apply the settings of a revision that requests use, and route its hosts."""
         throttler.affinity = Affinity(throttler.spec.balancing.hash_on) if throttler.table.policy.wants_key else None
         params = throttler.spec.params
@@ -282,12 +282,12 @@ class RevisionTables:
         key = effect.key
         throttler = self.throttlers.get(key)
         if throttler is None:
-            throttler = self._set_revision(effect.spec, effect.life)
+            throttler = self._create_or_reconfigure(effect.spec, effect.life)
         self._abandon_rebuild(key)
         self._generation = max(self._generation, highest_generation(throttler.table))
         rebuild = Rebuild(throttler, self._new_table(effect.spec), effect.spec, effect.failure, effect.retry_s)
         self._rebuilds[key] = rebuild
-        self._fill(rebuild, effect.pods)
+        self._place_pods(rebuild, effect.pods)
         return self._finish_rebuild(rebuild) if effect.complete else None
 
     def _continue_rebuild(self, effect: RebuildPods) -> RevisionThrottler | None:
@@ -300,10 +300,10 @@ class RevisionTables:
             return None
         rebuild.parts += 1
         rebuild.progressed = True
-        self._fill(rebuild, effect.pods)
+        self._place_pods(rebuild, effect.pods)
         return self._finish_rebuild(rebuild) if effect.complete else None
 
-    def _fill(self, rebuild: Rebuild, pods: tuple[PlacePod, ...]) -> None:
+    def _place_pods(self, rebuild: Rebuild, pods: tuple[PlacePod, ...]) -> None:
         rebuild.make_slots(len(pods))
         for pod in pods:
             tracker = rebuild.place(pod)
@@ -318,9 +318,9 @@ class RevisionTables:
         removal = rebuild.finish()
         del self._rebuilds[throttler.key]
         for tracker in removal.draining:
-            self._drains.forget(tracker)
+            self._drains.cancel(tracker)
         throttler.reconfigure(rebuild.spec)
-        self._route(throttler)
+        self._apply_settings_and_route(throttler)
         for attachment in removal.attachments:
             self._hooks.pod_withdrawn(attachment)
         for identity in removal.gone:
@@ -335,7 +335,7 @@ class RevisionTables:
                 throttler.table.suspect(tracker, min(until_s, now_s + SUSPECT_S))
                 self._suspicions.begin(throttler, tracker)
         self.distrusted.pop(throttler.key, None)
-        throttler.queue.take_over_failure(rebuild.failure, rebuild.retry_s)
+        throttler.queue.set_failure(rebuild.failure, rebuild.retry_s)
         self._abandoned.append(removal.table)
         if not self._disposing:
             self._dispose()
@@ -404,7 +404,7 @@ class RevisionTables:
         tracker.epoch = effect.epoch
         self._hooks.pod_placed(tracker, throttler.spec)
         throttler.queue.pod_placed(tracker)
-        return self._pod_set(throttler, effect, first)
+        return self._pod_ready(throttler, effect, first)
 
     def _set_pod(self, throttler: RevisionThrottler, effect: SetPod) -> RevisionThrottler | None:
         tracker = throttler.table.find_identity(effect.identity)
@@ -417,9 +417,9 @@ class RevisionTables:
         self._count_transition(tracker.state, effect.state)
         throttler.table.set_state(tracker, effect.state)
         tracker.epoch = effect.epoch
-        return self._pod_set(throttler, effect, first)
+        return self._pod_ready(throttler, effect, first)
 
-    def _pod_set(self, throttler: RevisionThrottler, pod: PlacePod | SetPod, first: bool) -> RevisionThrottler | None:
+    def _pod_ready(self, throttler: RevisionThrottler, pod: PlacePod | SetPod, first: bool) -> RevisionThrottler | None:
         """Report a pod that may take requests to the queue, and return the throttler. `first`: no other pod may."""
         if pod.limit > 0 and pod.state in {READY, RECOVERING}:
             throttler.queue.pod_ready(first)

@@ -95,9 +95,9 @@ class Auditor(Periodic):
         for key, cause in self._tables.stalled():
             self._send(RevisionBroken(key, cause))  # the state worker may have parked earlier reports
         if not self._due and self._check is None:
-            self._due = self._tables.take_changed()
+            self._due = self._tables.pop_changed()
         if not self._deferred:  # also after an exception in the previous round
-            self._continue()
+            self._run_turn()
 
     def check(self, throttler: RevisionThrottler) -> None:
         """Check one revision completely in this turn."""
@@ -106,7 +106,7 @@ class Auditor(Periodic):
             self._steps_left = AUDIT_STEPS_PER_TURN
             check = self._continue_check(check)
 
-    def _continue(self) -> None:
+    def _run_turn(self) -> None:
         """Continue the checks for one turn."""
         self._deferred = False
         self._steps_left = AUDIT_STEPS_PER_TURN
@@ -119,7 +119,7 @@ class Auditor(Periodic):
                     self._check = self._begin(throttler)
             else:
                 return
-        self._defer(self._continue)
+        self._defer(self._run_turn)
         self._deferred = True
 
     def _may_check(self, throttler: RevisionThrottler) -> bool:
@@ -131,13 +131,13 @@ class Auditor(Periodic):
         self._steps_left -= CHECK_STEPS
         try:
             throttler.table.check_room()
-            difference = _late_leases(throttler)
+            difference = _lease_difference(throttler)
             if difference:
                 self._send(RevisionBroken(throttler.key, difference, "ledger"))
                 return None
             if throttler.is_stalled():
                 self._send(QueueStalled(throttler.key))
-            sends_slots = self._tables.restructured(throttler.key)
+            sends_slots = self._tables.pop_restructured(throttler.key)
             return RevisionCheck(throttler, self._tables.applied.get(throttler.key, 0), sends_slots)
         except Exception as error:
             self._distrust(throttler, error)
@@ -157,13 +157,13 @@ class Auditor(Periodic):
                     self._send(RevisionBroken(throttler.key, difference, "ledger"))
                     return None
                 check.slot += 1
-            self._end(check)
+            self._report_findings(check)
         except Exception as error:
             self._distrust(throttler, error)
         return None
 
     def _check_slot(self, check: RevisionCheck) -> str:
-        """Return the difference between a pod's leases and the in-flight count of its slot; "" if there is none."""
+        """Check and count one slot; return how its leases and its in-flight count differ, "" if they do not."""
         check.table.check_slot(check.slot)
         tracker = check.table.slots[check.slot]
         leases = 0
@@ -207,7 +207,7 @@ class Auditor(Periodic):
             )
             check.slot_views.append(view)
 
-    def _end(self, check: RevisionCheck) -> None:
+    def _report_findings(self, check: RevisionCheck) -> None:
         """Report the findings of a check whose slots have all been counted."""
         key = check.throttler.key
         if check.orphaned:
@@ -225,7 +225,7 @@ class Auditor(Periodic):
         self._tables.distrust(throttler.key, f"{type(error).__name__}: {error}", "invariant")
 
 
-def _late_leases(throttler: RevisionThrottler) -> str:
+def _lease_difference(throttler: RevisionThrottler) -> str:
     """Return the difference between open leases and requests in flight; "" if there is none."""
     leases = throttler.leases.count
     in_flight = throttler.table.in_flight

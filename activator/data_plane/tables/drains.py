@@ -59,13 +59,13 @@ class Drains:
 
     def begin(self, throttler: RevisionThrottler, tracker: PodTracker, timeout_s: float) -> None:
         """Begin the drain of a pod with requests; a pod that had returned has the full time again."""
-        self.forget(tracker)
+        self.cancel(tracker)
         drain = Drain(self, throttler, tracker)
         self._armed[tracker] = drain
         self._wheel.arm(drain, self._now() + timeout_s)
 
-    def forget(self, tracker: PodTracker) -> None:
-        """Cancel the drain of a slot."""
+    def cancel(self, tracker: PodTracker) -> None:
+        """Cancel the timeout of a slot's drain, if it has one."""
         drain = self._armed.pop(tracker, None)
         if drain is not None:
             self._wheel.cancel(drain)
@@ -75,9 +75,9 @@ class Drains:
         if self._armed.get(drain.tracker) is drain:
             del self._armed[drain.tracker]
         self._overdue.append(drain)
-        self._end_overdue()
+        self._revoke_overdue()
 
-    def _end_overdue(self) -> None:
+    def _revoke_overdue(self) -> None:
         """End requests of overdue drains, at most REVOKED_PER_TURN_MAX per turn."""
         if not self._deferred:
             self._deferred = True
@@ -97,4 +97,4 @@ class Drains:
     def _next_turn(self) -> None:
         self._deferred = False
         if self._overdue:
-            self._end_overdue()
+            self._revoke_overdue()

@@ -25,7 +25,7 @@ class EmptyTable(Deadline):
         self._throttler = throttler
 
     def expired(self, now_s: float) -> None:
-        self._tables.time_is_up(self._throttler)
+        self._tables.drop_slots_of(self._throttler)
 
 
 class EmptyTables:
@@ -45,7 +45,8 @@ class EmptyTables:
             entry = self._armed[throttler.incarnation] = EmptyTable(self, throttler)
         self._wheel.arm(entry, self._now() + GIVE_BACK_AFTER_S)
 
-    def time_is_up(self, throttler: RevisionThrottler) -> None:
+    def drop_slots_of(self, throttler: RevisionThrottler) -> None:
+        """Drop the slots of a table that has been empty for GIVE_BACK_AFTER_S."""
         del self._armed[throttler.incarnation]
         if not throttler.queue.removed:  # a removed revision drops its table
             throttler.table.drop_slots()

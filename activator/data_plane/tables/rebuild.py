@@ -69,7 +69,7 @@ class Rebuild:
         self.table.set_max_scale(min(slots, scale) if is_known(scale, SLOTS_MAX) else slots)
 
     def place(self, pod: PlacePod) -> PodTracker | None:
-        """Return the new slot of a pod, with its attachment from the old table; None if all slots are taken."""
+        """Give a pod a slot of the new table, with its attachment from the old one; return None if all are taken."""
         tracker = self.table.add(pod.identity, pod.address, pod.limit, pod.state)
         if tracker is None:
             return None
@@ -92,7 +92,7 @@ class Rebuild:
         new_slots: list[PodTracker] = []
         for lease in throttler.leases:
             if lease.tracker.generation != lease.generation:
-                continue  # its slot was taken back earlier: its release is late in any case
+                continue  # the slot was taken back earlier: the release of the lease is late in any case
             new_slot = self._new_slot_of(lease.tracker, lease.identity, lease.address)
             if new_slot is None:
                 new_slot = self.table.add_leaving(lease.identity, lease.address)
@@ -105,7 +105,7 @@ class Rebuild:
             leases.append(lease)
             new_slots.append(new_slot)
         self._collect_removed(removal)
-        throttler.move(self.table, leases, new_slots)
+        throttler.replace_table(self.table, leases, new_slots)
         self._old.abandon()  # last: releasing the old slots earlier would lose them after a failure in between
         return removal
 

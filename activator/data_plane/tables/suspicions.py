@@ -28,7 +28,10 @@ class Suspicion(Deadline):
 
 
 class Suspicions:
-    """The suspicions of one data plane. Those of `distrusted` revisions do not end: the new table takes them over."""
+    """The suspicions of one data plane.
+
+    A suspicion does not end while its revision is in `distrusted`: the new table takes it over.
+    """
 
     def __init__(self, wheel: TimingWheel, distrusted: dict[str, str]) -> None:
         self._wheel = wheel

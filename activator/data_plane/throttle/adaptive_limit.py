@@ -43,7 +43,7 @@ class AdaptiveLimit:
         self._peak: int = 0  # the most requests in flight
         self._window_since_s: float = 0.0
         self._fall_limit: float = 0.0  # the limit when the current decrease began; 0.0: it does not decrease
-        self._fall_latency_s: float = 0.0
+        self._fall_latency_s: float = 0.0  # the latency at that time
 
     def has_room(self, in_flight: int) -> bool:
         """Return True if another request may be sent to a pod."""
@@ -52,7 +52,7 @@ class AdaptiveLimit:
     def configure(self, limit_min: int, limit_max: int) -> None:
         """Apply other bounds."""
         self.limit_min, self.limit_max = limit_min, limit_max
-        self._set(self.limit)
+        self._set_bounded(self.limit)
 
     def ended(self, latency_s: float, succeeded: bool, in_flight: int, now_s: float) -> None:
         """Count a request that has ended at its pod; `in_flight`: the requests that are still at pods."""
@@ -67,9 +67,9 @@ class AdaptiveLimit:
             peak = self._peak
             self._total_s, self._count, self._peak = 0.0, 0, 0
             self._window_since_s = now_s
-            self._judge(latency_s, peak)
+            self._adjust(latency_s, peak)
 
-    def _judge(self, latency_s: float, peak: int) -> None:
+    def _adjust(self, latency_s: float, peak: int) -> None:
         """Adjust the base and the limit after a window. `latency_s`: its mean; `peak`: the most requests in flight."""
         if self.base_s == 0.0:
             self.base_s = latency_s
@@ -79,7 +79,7 @@ class AdaptiveLimit:
         if gradient >= 1.0:
             self._fall_limit = 0.0
             if 2 * peak >= self.limit:
-                self._set(self.limit + sqrt(self.limit))
+                self._set_bounded(self.limit + sqrt(self.limit))
             return
         if self._fall_limit == 0.0:
             self._fall_limit, self._fall_latency_s = self.limit, latency_s
@@ -87,8 +87,8 @@ class AdaptiveLimit:
             if latency_s > FOLLOWED * self._fall_latency_s:
                 self.base_s = latency_s
             self._fall_limit, self._fall_latency_s = self.limit, latency_s
-        self._set(self.limit * max(gradient, 1.0 - DECREASE_MAX))
+        self._set_bounded(self.limit * max(gradient, 1.0 - DECREASE_MAX))
 
-    def _set(self, limit: float) -> None:
+    def _set_bounded(self, limit: float) -> None:
         """Set the limit, within its bounds."""
         self.limit = min(max(limit, float(self.limit_min)), float(self.limit_max))

@@ -135,9 +135,9 @@ class Admission:
         self._forecast = forecast
         self._classifier: RequestClassifier | None = None
         self.exempts: bool = False  # a rule exempts requests
-        self.predicts: bool = False
+        self.predicts: bool = False  # reject requests that cannot get a slot in time
         self.detail: str = ""
-        self._slots_max: int = 0
+        self._slots_max: int = 0  # 0: the scale has no limit
         self.configure(spec)
 
     def configure(self, spec: RevisionSpec) -> None:

@@ -35,7 +35,7 @@ class HeldBudget:
         return True
 
     def take_spare(self, count: int) -> bool:
-        """Account for `count` bytes that could stay with their sender; they may use only half of the budget."""
+        """Account for `count` bytes that could stay with their sender; return False if half of the budget is used."""
         if self.held_bytes + count > self.bytes_max // 2:
             return False
         self.held_bytes += count
@@ -70,8 +70,8 @@ class RetryBudget:
     """
 
     def __init__(self) -> None:
-        self.left: float = RETRY_BUDGET_MAX
-        self._requests_seen: int = 0
+        self.left: float = RETRY_BUDGET_MAX  # retries available at the last one
+        self._requests_seen: int = 0  # `requests_total` at the last retry
 
     def spend(self, requests_total: int) -> bool:
         """Spend one retry after `requests_total` requests; return False if the budget is exhausted."""

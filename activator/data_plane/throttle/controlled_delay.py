@@ -25,10 +25,10 @@ class ControlledDelay:
     def __init__(self, target_s: float, interval_s: float) -> None:
         self.target_s = target_s
         self.interval_s = interval_s
-        self._standing_since_s: float = 0.0
+        self._standing_since_s: float = 0.0  # when the interval began
 
-    def queue_formed(self, now_s: float) -> None:
-        """Handle the arrival of the first waiting request, or the first ready pod after a time without one."""
+    def restart_interval(self, now_s: float) -> None:
+        """Restart the interval: a first request waits, or a first pod is ready after a time without one."""
         self._standing_since_s = now_s
 
     def is_late(self, waiter: Waiter, now_s: float) -> bool:

@@ -91,20 +91,20 @@ class Traffic:
 
     def begun(self, now_s: float) -> None:
         """Count the arrival of a request."""
-        self._advance(now_s)
+        self._advance_integral(now_s)
         self.concurrency += 1
 
     def ended(self, now_s: float) -> None:
         """Count the end of a request."""
-        self._advance(now_s)
+        self._advance_integral(now_s)
         self.concurrency -= 1
 
     def request_seconds_at(self, now_s: float) -> float:
         """Return the total time that requests have spent in progress until `now_s`, in seconds."""
-        self._advance(now_s)
+        self._advance_integral(now_s)
         return self.request_seconds
 
-    def _advance(self, now_s: float) -> None:
+    def _advance_integral(self, now_s: float) -> None:
         if now_s > self.changed_s:  # times may arrive out of order, because some were read earlier
             self.request_seconds += float(self.concurrency) * (now_s - self.changed_s)
             self.changed_s = now_s

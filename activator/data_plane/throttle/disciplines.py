@@ -83,7 +83,7 @@ class KeyQueue(SubQueue):
         self.weight = weight
         self.shared = shared  # it is for all keys beyond the bound
         self.is_plain = is_plain  # counted for the bound of keys without a weight
-        self.deficit: int = 0
+        self.deficit: int = 0  # the amount that it may still spend
         self.in_turn: bool = False  # it has received its quantum for this turn
         self.round_next: KeyQueue | None = None
         self.round_prev: KeyQueue | None = None
@@ -110,7 +110,7 @@ class FairQueue(WaiterQueue):
         self._users = users
         self._quantum = charge_max
         self._plain_keys_max: int = keys_max - len(weights)
-        self._plain_keys: int = 0
+        self._plain_keys: int = 0  # keys without a weight that exist
         self._sub_queues: dict[bytes, KeyQueue] = {}
         self._shared: KeyQueue = KeyQueue(self._queue, b"", 1, True, False)
         self._turn: KeyQueue | None = None  # the head of the round
@@ -134,15 +134,15 @@ class FairQueue(WaiterQueue):
             if waiter.charge <= sub_queue.deficit:
                 return waiter
             sub_queue.in_turn = False
-            self._drop(sub_queue)
-            self._append(sub_queue)
+            self._remove_from_round(sub_queue)
+            self._append_to_round(sub_queue)
 
     def join(self, waiter: Waiter) -> None:
         if waiter.charge > self._quantum:
             waiter.charge = self._quantum  # the rules by which it was classified have changed
         sub_queue = self._sub_queue_of(waiter.share)
         if sub_queue.length == 0:
-            self._append(sub_queue)
+            self._append_to_round(sub_queue)
         sub_queue.add(waiter)
         self.length += 1
 
@@ -152,7 +152,7 @@ class FairQueue(WaiterQueue):
         sub_queue = self._sub_queue_of(waiter.share)
         if sub_queue.length == 0:
             sub_queue.in_turn = True
-            self._prepend(sub_queue)
+            self._give_next_turn(sub_queue)
         sub_queue.deficit += waiter.charge
         sub_queue.add_again(waiter)
         self.length += 1
@@ -163,7 +163,7 @@ class FairQueue(WaiterQueue):
         sub_queue.remove(waiter)
         self.length -= 1
         if sub_queue.length == 0:
-            self._forget(sub_queue)
+            self._remove_key(sub_queue)
 
     def take(self, waiter: Waiter) -> None:
         sub_queue = waiter.sub_queue
@@ -217,9 +217,9 @@ class FairQueue(WaiterQueue):
         self._sub_queues[key] = sub_queue
         return sub_queue
 
-    def _forget(self, sub_queue: KeyQueue) -> None:
+    def _remove_key(self, sub_queue: KeyQueue) -> None:
         """Remove a key without waiters from the round; the shared one is kept for later."""
-        self._drop(sub_queue)
+        self._remove_from_round(sub_queue)
         sub_queue.deficit = 0
         sub_queue.in_turn = False
         if sub_queue.shared:
@@ -230,7 +230,7 @@ class FairQueue(WaiterQueue):
 
     # --- the round ---
 
-    def _append(self, sub_queue: KeyQueue) -> None:
+    def _append_to_round(self, sub_queue: KeyQueue) -> None:
         """Add a key at the end of the round."""
         last = self._last
         sub_queue.round_prev = last
@@ -241,7 +241,7 @@ class FairQueue(WaiterQueue):
             last.round_next = sub_queue
         self._last = sub_queue
 
-    def _prepend(self, sub_queue: KeyQueue) -> None:
+    def _give_next_turn(self, sub_queue: KeyQueue) -> None:
         """Give a key the next turn."""
         first = self._turn
         sub_queue.round_next = first
@@ -252,7 +252,7 @@ class FairQueue(WaiterQueue):
             first.round_prev = sub_queue
         self._turn = sub_queue
 
-    def _drop(self, sub_queue: KeyQueue) -> None:
+    def _remove_from_round(self, sub_queue: KeyQueue) -> None:
         before = sub_queue.round_prev
         after = sub_queue.round_next
         if before is None:

@@ -44,7 +44,7 @@ class Forecast:
     # --- events ---
 
     def queue_formed(self, now_s: float) -> None:
-        """Handle the arrival of the first waiting request."""
+        """Begin to measure the rate of freed slots: a first request waits."""
         self._aged_at_s = now_s
         self._has_queue = True
 
@@ -53,17 +53,17 @@ class Forecast:
         self._has_queue = False
 
     def slot_freed(self, now_s: float) -> None:
-        """Handle the end of a request while others wait."""
+        """Count a slot that became free while requests wait."""
         self._age(now_s)
         self._freed += 1.0
 
     def start_requested(self, now_s: float) -> None:
-        """Handle a request that waits while there is no pod."""
+        """Begin to measure a start, unless one is being measured: a request waits, and there is no pod."""
         if self._starting_since_s == NEVER:
             self._starting_since_s = now_s
 
     def start_ended(self, now_s: float) -> None:
-        """Handle a pod with a free slot."""
+        """Record the duration of the measured start, if any: a pod has a free slot."""
         if self._starting_since_s != NEVER:
             self._start_last_s = now_s - self._starting_since_s
             self._start_best_s = min(self._start_best_s, self._start_last_s)

@@ -160,7 +160,7 @@ class BodyBuffer:
             if in_file:
                 self._unwritten += data  # at most one read: `has_room` is False from now on
                 return
-        self._add(data)
+        self._append_in_memory(data)
 
     def take(self, bytes_max: int) -> bytes:
         """Remove and return about `bytes_max` bytes, fewer at the end; b"" if the buffer is empty.
@@ -212,7 +212,7 @@ class BodyBuffer:
 
     # --- within ---
 
-    def _add(self, data: bytes) -> None:
+    def _append_in_memory(self, data: bytes) -> None:
         """Append data in memory; join small pieces."""
         pieces = self._pieces
         pieces.append(data)
@@ -285,7 +285,7 @@ class BodyBuffer:
             self._file_start = self._file_end = 0
             self._give_back_file(self._file_reserved)
             if self._unwritten:  # memory may be used again, after this data
-                self._add(self._unwritten)
+                self._append_in_memory(self._unwritten)
                 self._unwritten = b""
         return data
 

@@ -123,7 +123,7 @@ class SlotLender:
         """Return the number of slots that other members have."""
         raise NotImplementedError
 
-    def lent_of(self) -> dict[PodTracker, int]:
+    def lent_by_pod(self) -> dict[PodTracker, int]:
         """Return the number of slots that other members have, by pod."""
         raise NotImplementedError
 

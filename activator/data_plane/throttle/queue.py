@@ -165,19 +165,19 @@ class RevisionQueue:
     def cancel(self, waiter: Waiter) -> None:
         """Remove the waiter for its owner, because its client has disconnected. No effect if it does not wait."""
         if waiter.is_queued:
-            self._leave(waiter)
+            self._remove_and_notify(waiter)
             self._worker_budget.request_left()
 
     def overdue(self, waiter: Waiter) -> None:
         """Reject a waiter that has reached its time limit, and free its position at once."""
         sub_queue = waiter.sub_queue
-        # A waiter that is already being granted or rejected has none, or one of another queue.
+        # A waiter that is already being granted or rejected has no sub-queue, or that of another queue.
         if sub_queue is not None and sub_queue.queue is self.waiters:
             self.refuse(waiter, Reason.QUEUE_TIMEOUT)
 
     def refuse(self, waiter: Waiter, reason: Reason) -> None:
         """Reject a waiter of this queue, in this turn or a later one."""
-        self._leave(waiter)
+        self._remove_and_notify(waiter)
         self._rejections.reject(waiter, reason, "")
 
     def is_late(self, waiter: Waiter, now_s: float) -> bool:
@@ -185,7 +185,7 @@ class RevisionQueue:
         delay = self.delay
         if delay is None or waiter is self._start_request():
             return False
-        return self._requests() > 1 and delay.is_late(waiter, now_s)
+        return self._slot_users() > 1 and delay.is_late(waiter, now_s)
 
     def refusal(self) -> Reason | None:
         """Return the reason why no request may wait; None if requests may."""
@@ -197,7 +197,7 @@ class RevisionQueue:
             return Reason.REVISION_FAILED
         return None
 
-    def take(self, waiter: Waiter, now_s: float) -> None:
+    def remove_first(self, waiter: Waiter, now_s: float) -> None:
         """Remove the first waiter, which is granted a slot."""
         waiters = self.waiters
         waiters.take(waiter)
@@ -213,11 +213,11 @@ class RevisionQueue:
 
         `retry_s` is the time of the next start attempt; 0: unknown.
         """
-        self.take_over_failure(cause, retry_s)
+        self.set_failure(cause, retry_s)
         self.start = None
         self._refuse_all(Reason.REVISION_FAILED, cause)
 
-    def take_over_failure(self, cause: str, retry_s: float) -> None:
+    def set_failure(self, cause: str, retry_s: float) -> None:
         """Set why the revision cannot start; "" if it can. Rejects no request."""
         self.failure = cause or None
         self.forecast.not_before_s = retry_s
@@ -235,7 +235,7 @@ class RevisionQueue:
         """Record that a pod is ready; `is_first`: no other pod was ready."""
         self.was_ready = True
         if is_first and self.delay is not None:
-            self.delay.queue_formed(self._now())
+            self.delay.restart_interval(self._now())
         start = self.start
         if start is not None:
             start.ready_s = self._now()
@@ -262,7 +262,7 @@ class RevisionQueue:
         if (spec.queue.target_wait_s, spec.queue.target_interval_s) != (old.target_wait_s, old.target_interval_s):
             self.delay = _delay_of(spec.queue)
             if self.delay is not None:
-                self.delay.queue_formed(self._now())
+                self.delay.restart_interval(self._now())
         if spec.queue.discipline == old.discipline and spec.queue.rules == old.rules:
             return
         former = self.waiters
@@ -278,30 +278,30 @@ class RevisionQueue:
             self._user_weights = weights
             self.waiters.weigh_users(weights)
 
-    def move(self, table: TrackerTable) -> None:
+    def replace_table(self, table: TrackerTable) -> None:
         """Wait for the slots of another table, which replaces a corrupt one."""
         self._table = table
 
     # --- with other members (ownership/) ---
 
-    def must_wait(self) -> None:
+    def report_queue_formed(self) -> None:
         """Report that a queue has formed: the owner has no slot for a waiter."""
         self._events.queue_formed(self._key)
 
-    def take_lent(self, waiter: Waiter, now_s: float) -> None:
+    def remove_granted(self, waiter: Waiter, now_s: float) -> None:
         """Remove a waiter, at any position, that the owner has granted a slot."""
-        self._take_out(waiter)
+        self._remove_from_its_queue(waiter)
         self._worker_budget.request_left()
         self.forecast.start_ended(now_s)
 
     def refuse_impatient(self) -> None:
         """Reject the requests of this member that do not wait; called when it begins to grant slots."""
         for waiter in [queued for queued in self.waiters.by_arrival() if queued.never_waits]:
-            self.refuse_lent(waiter, Reason.NOT_AVAILABLE, "")
+            self.refuse_for_owner(waiter, Reason.NOT_AVAILABLE, "")
 
-    def refuse_lent(self, waiter: Waiter, reason: Reason, detail: str) -> None:
+    def refuse_for_owner(self, waiter: Waiter, reason: Reason, detail: str) -> None:
         """Reject a waiter, as the owner has decided."""
-        self._take_out(waiter)
+        self._remove_from_its_queue(waiter)
         self._rejections.reject(waiter, reason, detail)
 
     def reorder(self, waiters: list[Waiter]) -> None:
@@ -360,7 +360,7 @@ class RevisionQueue:
     def _start_request(self) -> Waiter | None:
         return None if self._start_observers is None else self._start_observers.start_request
 
-    def _requests(self) -> int:
+    def _slot_users(self) -> int:
         """Return how many waiters use the slot that they get: all but the one that only waits for a start."""
         start_request = self._start_request()
         return self.waiters.length - (start_request is not None and start_request.is_queued)
@@ -371,13 +371,13 @@ class RevisionQueue:
         if self._table.capacity == 0:
             self.forecast.start_requested(self._now())
             if self.start is None and not self.was_ready:
-                self._request_start()
+                self._begin_start_record()
         sharing = self._sharing
         if self.waiters.length == 1:
             now_s = self._now()
             self.forecast.queue_formed(now_s)
             if self.delay is not None:
-                self.delay.queue_formed(now_s)
+                self.delay.restart_interval(now_s)
             if sharing.source is None and not waiter.is_remote:
                 self._events.queue_formed(self._key)
             if sharing.lending is not None:
@@ -385,13 +385,13 @@ class RevisionQueue:
         if sharing.source is not None:
             sharing.source.joined(waiter)
 
-    def _leave(self, waiter: Waiter) -> None:
+    def _remove_and_notify(self, waiter: Waiter) -> None:
         """Remove a waiter without a slot, and report that to the owner of the revision."""
-        if self._take_out(waiter) and self._sharing.source is not None:
+        if self._remove_from_its_queue(waiter) and self._sharing.source is not None:
             self._sharing.source.cancelled(waiter)
 
-    def _take_out(self, waiter: Waiter) -> bool:
-        """Remove the waiter; return False if it was in an earlier queue, which is being rejected."""
+    def _remove_from_its_queue(self, waiter: Waiter) -> bool:
+        """Remove the waiter without a slot; return False if it was in an earlier queue, which is being rejected."""
         sub_queue = waiter.sub_queue
         assert sub_queue is not None
         waiters = sub_queue.queue
@@ -408,7 +408,8 @@ class RevisionQueue:
             self.forecast.start_abandoned()
             self.start = None
 
-    def _request_start(self) -> None:
+    def _begin_start_record(self) -> None:
+        """Record the times of a start from now on; the start itself is requested by events."""
         self.start = Start(self._now())
         if self._table.used > 0:
             self.pod_placed()  # a pod is being started already

@@ -65,15 +65,15 @@ class Rejections:
         if not self._batches or self._batches[-1].reason is not reason or self._batches[-1].detail != detail:
             self._batches.append(RejectionBatch(FifoQueue(), reason, detail))
         self._batches[-1].waiters.join(waiter)
-        self._reject_some()
+        self._reject_up_to_bound()
 
     def reject_all(self, waiters: WaiterQueue, reason: Reason, detail: str) -> None:
         """Reject all waiters of a queue that accepts no more."""
         if waiters.length:
             self._batches.append(RejectionBatch(waiters, reason, detail))
-            self._reject_some()
+            self._reject_up_to_bound()
 
-    def _reject_some(self) -> None:
+    def _reject_up_to_bound(self) -> None:
         """Reject waiters until the bound of this turn is reached."""
         if not self._deferred:
             self._deferred = True
@@ -94,10 +94,10 @@ class Rejections:
                 self._rejected = self._per_turn_max
             batch.waiters.leave(waiter)
             self._on_removed()
-            self._reject_one(waiter, batch)
+            self._call_refused(waiter, batch)
         self._is_rejecting = False
 
-    def _reject_one(self, waiter: Waiter, batch: RejectionBatch) -> None:
+    def _call_refused(self, waiter: Waiter, batch: RejectionBatch) -> None:
         try:
             waiter.refused(batch.reason, batch.detail)
         except Exception as error:
@@ -108,4 +108,4 @@ class Rejections:
         while self._batches and self._batches[0].waiters.length == 0:
             self._batches.popleft()
         if self._batches:
-            self._reject_some()
+            self._reject_up_to_bound()

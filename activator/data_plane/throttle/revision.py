@@ -107,7 +107,7 @@ class RevisionThrottler:
         self._pumping: bool = False  # `_pump_from` is running
         self._pump_deferred: bool = False  # the next turn pumps
         table.on_hook_error = errors.hook_raised
-        self._adapt(spec.queue.adaptive)
+        self._configure_adaptive(spec.queue.adaptive)
 
     # --- asking for a slot ---
 
@@ -132,7 +132,7 @@ class RevisionThrottler:
             return None
         return self._reserve(waiter, tracker, now_s)
 
-    def join(self, waiter: Waiter, now_s: float) -> Reason | None:
+    def enqueue_without_trying(self, waiter: Waiter, now_s: float) -> Reason | None:
         """Enqueue a waiter without trying to acquire a slot; return a reason if it is rejected instead."""
         self.queue.arrive(waiter, now_s)
         self.activate()
@@ -150,7 +150,7 @@ class RevisionThrottler:
             self._events.activated(self.key)
 
     def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
-        """Enqueue a request at its former position, to retry it at another pod; it `failed` with a lease, for `reason`.
+        """Enqueue a request at its former position, to retry it at another pod: the lease `failed`, for `reason`.
 
         No bound rejects it. If no other pod has a free slot, the same pod is used again.
         """
@@ -188,7 +188,7 @@ class RevisionThrottler:
         lease.released = True
         self.leases.close(lease)
         if lease.bars_trials:
-            self.verdicts.end_trial(lease)
+            self.verdicts.allow_trials(lease)
         observed_latency_s = latency_s if succeeded else -latency_s  # the convention of the policies' `on_release`
         outcome = self.table.release(lease.tracker, lease.generation, observed_latency_s)
         if outcome == DRAINED:
@@ -218,7 +218,7 @@ class RevisionThrottler:
             queue.forecast.slot_freed(now_s)
             self._pump_from(now_s)
 
-    def give_back(self, lease: Lease) -> None:
+    def release_unused(self, lease: Lease) -> None:
         """Release a slot that no request has used."""
         if self._is_once:
             self.table.end_suspicion(lease.tracker, lease.generation, FOREVER)
@@ -235,9 +235,9 @@ class RevisionThrottler:
         if self.verdicts.trial_answered(lease):
             self.pump()
 
-    def trial_takes_long(self, lease: Lease) -> None:
+    def allow_other_trials(self, lease: Lease) -> None:
         """Allow another trial of the pod, because this request may itself be slow."""
-        if self.verdicts.trial_takes_long(lease):
+        if self.verdicts.allow_trials_if_barred(lease):
             self.pump()
 
     # --- handovers ---
@@ -274,7 +274,7 @@ class RevisionThrottler:
                     continue
                 if tracker is None:
                     return
-                queue.take(waiter, now_s)
+                queue.remove_first(waiter, now_s)
                 self._grant(waiter, self._reserve(waiter, tracker, now_s))
                 now_s = self._now()
         finally:
@@ -282,7 +282,7 @@ class RevisionThrottler:
 
     def recover(self) -> None:
         """Queue new requests again; those that waited at the time of the failure are still rejected."""
-        self.queue.take_over_failure("", 0.0)
+        self.queue.set_failure("", 0.0)
         self.pump()
 
     def remove(self) -> None:
@@ -321,16 +321,16 @@ class RevisionThrottler:
         self._is_once = self.verdicts.is_once = spec.is_once
         self.held.bytes_max = spec.queue.bytes or NO_LIMIT
         self.queue.reconfigure(spec)
-        self._adapt(spec.queue.adaptive)
+        self._configure_adaptive(spec.queue.adaptive)
         if spec.balancing.zone and self.sharing.lending is not None:
             self.sharing.lending.recall()
 
-    def move(self, table: TrackerTable, leases: list[Lease], new_trackers: list[PodTracker]) -> None:
+    def replace_table(self, table: TrackerTable, leases: list[Lease], new_trackers: list[PodTracker]) -> None:
         """Replace a corrupt table by `table`, which already counts each lease in its new tracker in `new_trackers`."""
         for lease, tracker in zip(leases, new_trackers):
             self.leases.move(lease, tracker)
-        self.verdicts.move(table)
-        self.queue.move(table)
+        self.verdicts.replace_table(table)
+        self.queue.replace_table(table)
         self.table = table
         table.on_hook_error = self._errors.hook_raised
         sharing = self.sharing
@@ -356,12 +356,12 @@ class RevisionThrottler:
     def grant_lent(self, source: SlotSource, waiter: Waiter, tracker: PodTracker) -> None:
         """Grant the waiter, which is in the queue, a slot of this pod that the owner has granted."""
         now_s = self._now()
-        self.queue.take_lent(waiter, now_s)
+        self.queue.remove_granted(waiter, now_s)
         lease = self._reserve(waiter, tracker, now_s)
         source.opened(lease)  # first, because `_grant` may end the request
         self._grant(waiter, lease)
 
-    def adopt(self, holder: LeaseHolder, tracker: PodTracker) -> Lease:
+    def adopt_slot(self, holder: LeaseHolder, tracker: PodTracker) -> Lease:
         """Count a slot that a member has from a former owner, regardless of the limit."""
         lease = Lease(tracker, self._now())
         self.table.reserve(tracker)
@@ -402,7 +402,7 @@ class RevisionThrottler:
 
     # --- within ---
 
-    def _adapt(self, spec: AdaptiveSpec | None) -> None:
+    def _configure_adaptive(self, spec: AdaptiveSpec | None) -> None:
         """Create, change or remove the adaptive limit."""
         if spec is None:
             self.adaptive = None
@@ -416,7 +416,7 @@ class RevisionThrottler:
         return adaptive is not None and not adaptive.has_room(self.table.in_flight - self._exempted)
 
     def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
-        """Return a pod with a free slot, if possible another one than the pod that has failed the request."""
+        """Pick a pod with a free slot, if possible another one than the pod that has failed the request."""
         avoided = waiter.avoided
         if avoided is None or avoided.tracker.generation != avoided.generation:
             return self.table.pick(waiter.pick_key, now_s)

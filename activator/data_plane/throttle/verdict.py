@@ -93,14 +93,14 @@ class PodVerdicts:
         lease.trial = False  # another trial has passed or failed in the meantime
         return False
 
-    def trial_takes_long(self, lease: Lease) -> bool:
+    def allow_trials_if_barred(self, lease: Lease) -> bool:
         """Allow another trial, because this request may itself be slow; return True if it barred other trials."""
         if not lease.bars_trials:
             return False
-        self.end_trial(lease)
+        self.allow_trials(lease)
         return True
 
-    def end_trial(self, lease: Lease) -> None:
+    def allow_trials(self, lease: Lease) -> None:
         """Allow other trials of the pod; the lease must be one that bars them."""
         lease.bars_trials = False
         self._table.end_trial(lease.tracker, lease.generation)
@@ -109,7 +109,7 @@ class PodVerdicts:
             source.trial_over(lease)
 
     def served(self, lease: Lease) -> None:
-        """Report a successful request at a pod with strikes."""
+        """Drop the strikes of a pod that has served a request, and report that."""
         if self.struck[lease.tracker] == lease.generation:
             del self.struck[lease.tracker]
             self._events.served(self._key, lease.identity, lease.tracker.epoch)
@@ -132,7 +132,7 @@ class PodVerdicts:
         """Drop all strikes, because the revision was removed."""
         self.struck.clear()
 
-    def move(self, table: TrackerTable) -> None:
+    def replace_table(self, table: TrackerTable) -> None:
         """Use the pods of another table, which replaces a corrupt one; strikes stay with their pods."""
         struck: dict[PodTracker, int] = {}
         for tracker, generation in self.struck.items():
@@ -147,7 +147,7 @@ class PodVerdicts:
     def _trial_ended(self, lease: Lease, passed: bool) -> None:
         lease.trial = False
         if lease.bars_trials:
-            self.end_trial(lease)
+            self.allow_trials(lease)
         self._events.trial_ended(self._key, lease.identity, lease.tracker.epoch, passed)
 
 

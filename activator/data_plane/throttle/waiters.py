@@ -35,15 +35,15 @@ class Waiter(LeaseHolder):
         self.is_remote: bool = False  # it waits at another member
         self.is_retry: bool = False  # a pod has failed the request
         self.never_waits: bool = False  # the request is rejected if no slot is free
-        self.asked_s: float = 0.0  # when it asked for a slot, monotonic seconds; never before an earlier arrival
+        self.asked_s: float = 0.0  # when it asked for a slot, monotonic seconds; ascends with `arrival`
         # The inputs of the discipline; set by the queue when the request must wait.
         self.is_classified: bool = False
         self.exempt: bool = False  # a rule exempts it from the limits of the pods
         self.level: int = 0  # priority: higher levels go first
         self.share: bytes = b""  # fair: the key whose share is charged
         self.charge: int = 1  # fair: the amount charged
-        self.own_timeout_s: float = NEVER  # the timeout that the request asks for, from its arrival
-        self.own_deadline_s: float = NEVER  # from its arrival; after it the response is of no use
+        self.own_timeout_s: float = NEVER  # how long the request asks to wait, in seconds from its arrival
+        self.own_deadline_s: float = NEVER  # seconds from its arrival after which the response is of no use
         # Set by the list or heap, and by the sub-queue.
         self.is_queued: bool = False
         self.chain: Chain | None = None
@@ -62,7 +62,7 @@ class Waiter(LeaseHolder):
         raise NotImplementedError
 
     def refused(self, reason: Reason, detail: str) -> None:
-        """Handle the end of the wait without a slot."""
+        """End the request: its wait has ended without a slot."""
         raise NotImplementedError
 
 

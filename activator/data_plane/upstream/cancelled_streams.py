@@ -41,7 +41,7 @@ class CancelledStreams:
             self._codec.ask_for_order()
         end_all(confirmed)
 
-    def take(self) -> list[PodUser]:
+    def remove_all(self) -> list[PodUser]:
         """Remove and return all waiting requests, to be passed to `end_all`."""
         waiting = [*self._confirmed_next, *self._confirmed_later]
         self._confirmed_next, self._confirmed_later = [], []

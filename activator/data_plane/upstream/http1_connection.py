@@ -142,7 +142,7 @@ class Http1PodConnection(PooledConnection):
     def cut(self) -> None:
         self.exchange = None
         if not self.is_closed:
-            self._mark_closed()
+            self._mark_and_report_closed()
             if self._writer is not None:
                 self._writer.cut()
 
@@ -214,7 +214,9 @@ class Http1PodConnection(PooledConnection):
             exchange.response_end([])
             return not self.is_closed  # the other direction stays open until it ends, too
         if exchange is not None and not self.is_closed:
-            self._ended(True)  # now, because the transport closes only after the pod has read all of the request
+            self._complete_or_fail(
+                True
+            )  # now, because the transport closes only after the pod has read all of the request
         return None  # the transport closes, and `connection_lost` follows
 
     def _read_last(self) -> None:
@@ -229,7 +231,7 @@ class Http1PodConnection(PooledConnection):
         exchange = self.exchange
         if has_data and exchange is not None and self._parser.tunnelling:
             self.exchange = None
-            self._mark_closed()
+            self._mark_and_report_closed()
             exchange.response_end([])
 
     def _lost(self, error: Exception | None) -> None:
@@ -239,26 +241,26 @@ class Http1PodConnection(PooledConnection):
         if self.outlives_close and isinstance(error, TimeoutError):
             self.exchange = None  # this side's timeout for the TLS shutdown, not a failure of the pod
         if self.exchange is None:
-            self._mark_closed()
+            self._mark_and_report_closed()
             return
         self._transport = None  # it is closed
         self._writer = None
-        self._ended(error is None)
+        self._complete_or_fail(error is None)
 
     def _release(self) -> None:
         super()._release()
         self._parser.retire()
         self._stream = None
 
-    def _ended(self, orderly: bool) -> None:
-        """Handle the end of the pod's data."""
+    def _complete_or_fail(self, orderly: bool) -> None:
+        """Complete or fail the exchange at the end of the pod's data. `orderly`: the connection did not break."""
         untouched = self.reused and not self._parser.started
         if orderly:
             truncated = self._parser.feed_eof()
             if truncated is None and self._parser.complete:
                 self._complete()
                 return
-        self._owner.cut(self)
+        self._owner.pod_closed(self)
         self._break(Reason.POD_CLOSED, "", untouched)
 
     def pause_writing(self) -> None:

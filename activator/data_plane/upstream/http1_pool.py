@@ -58,7 +58,7 @@ class Http1Pool(PodPool):
                     return connection.serve(exchange)
                 connection.close()
         self._waiting[exchange] = needs_new
-        self._fill()
+        self._dial_for_waiting()
         return None
 
     def adopt(self, transport: Transport, bare: Transport | None) -> None:
@@ -81,7 +81,7 @@ class Http1Pool(PodPool):
 
     def finished(self, connection: PooledConnection, reusable: bool) -> None:
         if self._identifying and connection in self._identifying:
-            self._identified(connection, reusable)
+            self._finish_identity_check(connection, reusable)
             return
         assert isinstance(connection, Http1PodConnection)
         if connection.keep_alive_s >= 0.0:
@@ -92,7 +92,7 @@ class Http1Pool(PodPool):
         else:
             connection.close()
 
-    def cut(self, connection: PooledConnection) -> None:
+    def pod_closed(self, connection: PooledConnection) -> None:
         """Close the idle connections after one was cut during a request; the pod may have closed them, too."""
         self._close_idle()
 
@@ -139,7 +139,7 @@ class Http1Pool(PodPool):
         if self._idle:
             self._context.wheel.arm(self._sweep, self._idle[0].last_read_s + self._idle_max_s)
 
-    def _remove_connection(self, connection: PooledConnection) -> None:
+    def _remove_from_available(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http1PodConnection)
         if connection in self._idle:
             self._idle.remove(connection)

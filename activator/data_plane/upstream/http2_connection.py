@@ -78,7 +78,7 @@ class Http2PodConnection(Http2StreamOwner):
 
     def close(self) -> None:
         if not self.is_closed:
-            self._mark_closed()
+            self._mark_and_report_closed()
             if self._transport is not None:
                 self.codec.fail(NO_ERROR, "")  # sends a GOAWAY (RFC 9113 5.4.1)
             self._close_in_time()
@@ -101,9 +101,9 @@ class Http2PodConnection(Http2StreamOwner):
     def refuse_soon(self, stream: Http2PodStream) -> None:
         self._refused.append(stream)
         if len(self._refused) == 1:
-            self.batcher.defer(self._refuse)
+            self.batcher.defer(self._report_refused)
 
-    def _refuse(self) -> None:
+    def _report_refused(self) -> None:
         refused, self._refused = self._refused, []
         for stream in refused:
             exchange = stream.exchange
@@ -165,7 +165,7 @@ class Http2PodConnection(Http2StreamOwner):
     def eof_received(self) -> bool | None:
         self._parse_all()
         if not self.is_closed:
-            self._ended()
+            self._fail_after_close()
         return None  # the transport closes, and `connection_lost` follows
 
     def _read_last(self) -> None:
@@ -180,7 +180,7 @@ class Http2PodConnection(Http2StreamOwner):
     def _lost(self, error: Exception | None) -> None:
         self._parse_all()
         if not self.is_closed:
-            self._ended()
+            self._fail_after_close()
 
     def _release(self) -> None:
         super()._release()
@@ -220,10 +220,10 @@ class Http2PodConnection(Http2StreamOwner):
                 stream.send_request(head, body)
         self.room_changed()
 
-    def _ended(self) -> None:
+    def _fail_after_close(self) -> None:
         """Fail all exchanges without a complete response: the pod has closed the connection."""
         if self.codec.streams:
-            self._owner.cut(self)
+            self._owner.pod_closed(self)
         if not self.codec.is_settled() and self.codec.streams:
             self._owner.wrong_protocol(self, NOT_HTTP2)
             self._fail_all(
@@ -235,11 +235,11 @@ class Http2PodConnection(Http2StreamOwner):
     def _fail_all(self, reason: Reason, words: str, may_be_untouched: bool, in_order: bool) -> None:
         """Close the connection and fail its exchanges.
 
-        `may_be_untouched`: those without a byte of a response are untouched; `in_order`: written bytes are still sent.
+        `may_be_untouched`: exchanges without a byte of a response are untouched; `in_order`: written bytes are sent.
         """
         if self.is_closed:
             return
-        cancelled = self._cancelled.take()
+        cancelled = self._cancelled.remove_all()
         users: list[object] = [stream.user for stream in self.codec.streams.values()]
         for waiting, _, _ in self._before_settings:
             if waiting.has_place:
@@ -247,7 +247,7 @@ class Http2PodConnection(Http2StreamOwner):
                 self.reserved_streams -= 1
                 users.append(waiting)
         self._before_settings = []
-        self._mark_closed()
+        self._mark_and_report_closed()
         if in_order:
             self._close_in_time()
         elif self._writer is not None:

@@ -4,10 +4,10 @@ Rules
   1. The connection that had room most recently is used until it is full; only then the next one is dialled. This keeps
      their number low, and connections that are no longer needed become idle and are closed after HTTP2_POD_IDLE_S.
   2. A pod announces its limit of streams after a connection opens. Until then the first connection carries one
-     request, later ones as many as the previous one allowed. If the pod is silent for SETTINGS_PATIENCE_S, another one
-     is dialled.
+     request, later ones as many as the previous one allowed. If the pod is silent for SETTINGS_PATIENCE_S, another
+     connection is dialled.
   3. A connection after GOAWAY, or one that is no longer needed, ends with its last stream; waiting exchanges use
-     another one.
+     another connection.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Http2Pool(PodPool):
             if room > 0:
                 return connection.serve(exchange)
         self._waiting[exchange] = False
-        self._fill()
+        self._dial_for_waiting()
         return None
 
     def close_idle_one(self) -> bool:
@@ -86,17 +86,17 @@ class Http2Pool(PodPool):
 
     def finished(self, connection: PooledConnection, reusable: bool) -> None:
         if self._identifying and connection in self._identifying:
-            self._identified(connection, reusable)
+            self._finish_identity_check(connection, reusable)
             return
         assert isinstance(connection, Http2PodConnection)
         if reusable:
             self._offer(connection)
         else:
-            self._remove_connection(connection)
+            self._remove_from_available(connection)
             if connection.is_idle():
                 connection.close()
             elif self._waiting:
-                self._fill()
+                self._dial_for_waiting()
 
     def room_changed(self, connection: PooledConnection) -> None:
         if connection in self._open and connection not in self._identifying:
@@ -107,7 +107,7 @@ class Http2Pool(PodPool):
             self._is_protocol_logged = True
             log.warning("the pod at %s: %s", self._address.shown, words)
 
-    def cut(self, connection: PooledConnection) -> None:
+    def pod_closed(self, connection: PooledConnection) -> None:
         pass  # the other connections report their own end
 
     # --- within ---
@@ -169,7 +169,7 @@ class Http2Pool(PodPool):
         for connection in list(self._open):
             assert isinstance(connection, Http2PodConnection)
             connection.retiring = True
-            self._remove_connection(connection)
+            self._remove_from_available(connection)
             if connection.is_idle():
                 connection.close()
 
@@ -193,9 +193,9 @@ class Http2Pool(PodPool):
                 due_s = connection.last_read_s + SETTINGS_PATIENCE_S
             if due_s > now_s:
                 self._sweep_at(due_s)
-        self._fill()
+        self._dial_for_waiting()
 
-    def _remove_connection(self, connection: PooledConnection) -> None:
+    def _remove_from_available(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http2PodConnection)
         self._before_settings.pop(connection, None)
         if connection.is_ready:

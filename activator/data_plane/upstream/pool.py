@@ -72,7 +72,7 @@ class PodPool(ConnectionOwner):
         self._successor: PodPool | None = None  # the pool that this one was handed over to
         context.pools[self] = None
 
-    def move(self, address: PodAddress) -> None:
+    def change_address(self, address: PodAddress) -> None:
         """Use this address from now on; close idle connections at once, and busy ones after their exchanges.
 
         The new address may have other TLS settings, so no request may use an older connection.
@@ -86,7 +86,7 @@ class PodPool(ConnectionOwner):
         for identity_check in list(self._identifying.values()):
             self._end_identity_check(identity_check)
         self._close_idle()
-        self._fill()
+        self._dial_for_waiting()
 
     def hand_over(self, successor: PodPool) -> None:
         """Close the pool and move the waiting exchanges to `successor`, a pool of the same pod."""
@@ -117,16 +117,16 @@ class PodPool(ConnectionOwner):
         """Return a stream on a connection that was idle for less than `idle_max_s`; 0 means a new connection only.
 
         If there is none, return None; the exchange waits for one. Later, never before this returns, the pool calls its
-        `connected` or `connect_failed`, unless the exchange is forgotten. The pool must not be closed.
+        `connected` or `connect_failed`, unless the exchange stopped waiting. The pool must not be closed.
         """
         raise NotImplementedError
 
-    def forget(self, exchange: PodUser) -> None:
+    def stop_waiting(self, exchange: PodUser) -> None:
         """Remove an exchange that no longer waits."""
         self._waiting.pop(exchange, None)
         self._refused.pop(exchange, None)
         if self._successor is not None:
-            self._successor.forget(exchange)
+            self._successor.stop_waiting(exchange)
 
     def close(self) -> None:
         """Close idle connections now and busy ones after their responses, because the pod was removed."""
@@ -145,7 +145,7 @@ class PodPool(ConnectionOwner):
         waiting = [*self._refused, *self._waiting]
         for exchange in waiting:
             if exchange in self._waiting or exchange in self._refused:
-                self.forget(exchange)
+                self.stop_waiting(exchange)
                 exchange.connect_failed(Reason.CONNECT_FAILED)
 
     def watch(self) -> None:
@@ -196,8 +196,8 @@ class PodPool(ConnectionOwner):
         """Close connections that have been idle for too long; called by the sweep."""
         raise NotImplementedError
 
-    def _remove_connection(self, connection: PooledConnection) -> None:
-        """Remove a connection that can take no more exchanges."""
+    def _remove_from_available(self, connection: PooledConnection) -> None:
+        """Remove a connection from those that exchanges may use."""
         raise NotImplementedError
 
     # --- what connections report ---
@@ -221,25 +221,25 @@ class PodPool(ConnectionOwner):
     def answered(self, connection: PooledConnection) -> None:
         self.window.answered()
         if self._waiting:
-            self._fill()
+            self._dial_for_waiting()
 
     def closed(self, connection: PooledConnection) -> None:
         if connection.is_new:
             connection.is_new = False
-            self.window.ended()
+            self.window.new_ended()
         if connection in self._open:
             del self._open[connection]
             self._context.connections -= 1
-        self._remove_connection(connection)
+        self._remove_from_available(connection)
         if self._waiting:
-            self._fill()
+            self._dial_for_waiting()
 
-    def leaving(self, transport: Transport) -> None:
+    def limit_close(self, transport: Transport) -> None:
         self._context.wheel.arm(_CloseTimeout(transport), self._now() + FLUSH_S)
 
     # --- within ---
 
-    def _fill(self) -> None:
+    def _dial_for_waiting(self) -> None:
         """Dial for waiting exchanges without a pending dial, as far as the window allows."""
         while not self._closed and len(self._waiting) > self._room_being_opened() and self.window.has_room():
             self._context.close_idle_if_full()
@@ -260,7 +260,7 @@ class PodPool(ConnectionOwner):
         self._context.wheel.arm(identity_check, connection.last_read_s + self._connect_timeout_s)
         identity_check.connected(connection.serve(identity_check))
 
-    def _identified(self, connection: PooledConnection, reusable: bool) -> None:
+    def _finish_identity_check(self, connection: PooledConnection, reusable: bool) -> None:
         """Use a new connection whose identity check was answered, or close it."""
         identity_check = self._identifying.pop(connection)
         identity_check.over = True
@@ -274,11 +274,11 @@ class PodPool(ConnectionOwner):
             self._is_mismatch_logged = True
             outcome = "closes the connection after" if identity_check.matches() else "failed the identity check by"
             log.warning("the pod at %s %s stating the identity %r", self._address.shown, outcome, identity_check.stated)
-        self._refuse(Reason.CONNECT_FAILED)
+        self._fail_waiting(Reason.CONNECT_FAILED)
 
     def _identity_check_failed(self, identity_check: IdentityCheck, reason: Reason) -> None:
         self._end_identity_check(identity_check)
-        self._refuse(reason)
+        self._fail_waiting(reason)
 
     def _end_identity_check(self, identity_check: IdentityCheck) -> None:
         """Stop a pending identity check, and cut its connection."""
@@ -293,17 +293,17 @@ class PodPool(ConnectionOwner):
     def _end_dial(self, dial: Dial) -> None:
         if self._dials.pop(dial.connection, None) is not None:
             self._context.connections -= 1
-            self.window.ended()
+            self.window.new_ended()
 
     def _dial_failed(self, dial: Dial, reason: Reason) -> None:
         self._end_dial(dial)
-        if reason is Reason.CONNECT_TIMEOUT and self._note_lost(dial):
-            self._fill()
+        if reason is Reason.CONNECT_TIMEOUT and self._record_lost(dial):
+            self._dial_for_waiting()
             return
-        self._refuse(reason)
+        self._fail_waiting(reason)
 
-    def _refuse(self, reason: Reason) -> None:
-        """Fail waiting exchanges after a dial has failed for `reason`, and dial for the others."""
+    def _fail_waiting(self, reason: Reason) -> None:
+        """Fail waiting exchanges after a dial has failed for `reason`, and dial for those that still wait."""
         # A refusal concerns the pod, so all waiting exchanges fail; a timeout concerns one dial only.
         if reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}:
             refused: dict[PodUser, Reason] = dict.fromkeys(self._waiting, reason)
@@ -314,7 +314,7 @@ class PodPool(ConnectionOwner):
             if exchange is not None:
                 del self._waiting[exchange]
                 exchange.connect_failed(reason)
-        self._fill()
+        self._dial_for_waiting()
 
     def _reject_soon(self, refused: dict[PodUser, Reason]) -> None:
         """Fail exchanges, each for its reason, within the next turns."""
@@ -327,13 +327,16 @@ class PodPool(ConnectionOwner):
         """Fail a bounded number of exchanges per turn: without a limit, thousands may wait for one pod."""
         for exchange in list(itertools.islice(self._refused, REFUSALS_PER_TURN_MAX)):
             reason = self._refused.pop(exchange, None)
-            if reason is not None:  # otherwise it was forgotten in the meantime
+            if reason is not None:  # otherwise it stopped waiting in the meantime
                 exchange.connect_failed(reason)
         if self._refused:
             self._context.batcher.defer(self._reject_refused)
 
-    def _note_lost(self, dial: Dial) -> bool:
-        """Record a lost dial; return False if the pod has been silent for the whole connect timeout, else True."""
+    def _record_lost(self, dial: Dial) -> bool:
+        """Record a lost dial; return True if it may be repeated.
+
+        It may not if the pod has been silent for the whole connect timeout.
+        """
         self.window.lost()
         if self._silent_since_s == 0.0:
             self._silent_since_s = dial.started_s
@@ -351,7 +354,7 @@ class PodPool(ConnectionOwner):
                 window.aged()
         if new_connections:
             self._context.wheel.arm(self._aging, new_connections[0][0] + window.age_s)
-        self._fill()
+        self._dial_for_waiting()
 
 
 class _PoolDeadline(Deadline):

@@ -77,7 +77,7 @@ class PoolFactory:
                 continue
             pool = attachment.in_use()
             if pool is attachment and not is_other_protocol:
-                pool.move(self._address_of(tracker, settings))
+                pool.change_address(self._address_of(tracker, settings))
             elif not pool.is_closed():  # another protocol, or the result of ALPN is to be renewed
                 successor = self.pool_of(tracker, throttler.spec)
                 tracker.attachment = successor

@@ -52,7 +52,7 @@ class PooledConnection(Connection):
     def close(self) -> None:
         """Close a connection that carries nothing, in order."""
         if not self.is_closed:
-            self._mark_closed()
+            self._mark_and_report_closed()
             self._close_in_time()
 
     # --- asyncio protocol ---
@@ -91,7 +91,7 @@ class PooledConnection(Connection):
             self._parse_all()
         return has_data
 
-    def _mark_closed(self) -> None:
+    def _mark_and_report_closed(self) -> None:
         self.is_closed = True
         self._owner.closed(self)
 
@@ -102,7 +102,7 @@ class PooledConnection(Connection):
         if writer is not None and transport is not None:
             writer.close()
             if transport.get_write_buffer_size() > 0:
-                self._owner.leaving(transport)
+                self._owner.limit_close(transport)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # because tests derive from the pool
@@ -118,7 +118,7 @@ class ConnectionOwner:
         raise NotImplementedError
 
     def finished(self, connection: PooledConnection, reusable: bool) -> None:
-        """Handle a complete response; if `reusable`, the connection may take another request."""
+        """Use or close a connection after a complete response; if `reusable`, it may take another request."""
         raise NotImplementedError
 
     def room_changed(self, connection: PooledConnection) -> None:
@@ -127,7 +127,7 @@ class ConnectionOwner:
     def wrong_protocol(self, connection: PooledConnection, words: str) -> None:
         """Handle a pod that does not speak the protocol of this pool."""
 
-    def cut(self, connection: PooledConnection) -> None:
+    def pod_closed(self, connection: PooledConnection) -> None:
         """Handle a connection that the pod has closed during a request."""
         raise NotImplementedError
 
@@ -139,6 +139,6 @@ class ConnectionOwner:
         """Close the connection that has been idle longest; return False if none is idle."""
         raise NotImplementedError
 
-    def leaving(self, transport: Transport) -> None:
-        """Limit the time of a connection that closes with unsent data; it is aborted after that."""
+    def limit_close(self, transport: Transport) -> None:
+        """Limit the time for which a closing connection may send its unsent data; then abort it."""
         raise NotImplementedError

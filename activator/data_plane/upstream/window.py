@@ -42,7 +42,7 @@ class DialWindow:
     def dialled(self) -> None:
         self.new += 1
 
-    def ended(self) -> None:
+    def new_ended(self) -> None:
         """Count the end of a new connection that has not passed: refused, abandoned or closed."""
         self.new -= 1
 
@@ -50,21 +50,21 @@ class DialWindow:
         """Count a new connection that got the first byte of its first response, or that is kept idle unused."""
         self.new -= 1
         self._answered = True
-        self._pass()
+        self._count_passed()
 
     def aged(self) -> None:
         """Count a new connection that has been open for `age_s`."""
         self.new -= 1
-        self._pass()
+        self._count_passed()
 
     def lost(self) -> None:
-        """Shrink the window after a dial that timed out; the caller also calls `ended`."""
+        """Shrink the window after a dial that timed out; the caller also calls `new_ended`."""
         self.size = max(self.size // 2, 1)
         self.age_s = DIAL_AGE_MAX_S
         self._lost = True
         self._restart()
 
-    def _pass(self) -> None:
+    def _count_passed(self) -> None:
         """Count a connection that has passed; grow the window after a whole one."""
         self._passed += 1
         if self._passed < self.size:

@@ -54,7 +54,7 @@ class CountedCalls:
         return await self.counted("create", self._client.create(collection, body, FIELD_MANAGER))
 
     async def delete(self, path: str, uid: str, resource_version: str) -> bool:
-        """Delete exactly this version. False if no object has this name."""
+        """Delete exactly this version; return False if no object has this name."""
         try:
             await self.counted("delete", self._client.delete(path, uid, resource_version))
         except RefusedError as error:

@@ -77,7 +77,7 @@ class LeaseDirectory:
         self._leases: Mapping[Key, Lease] = {}
         self._pending = False
         self._reported: tuple[tuple[int, Holder, str], ...] | None = None
-        self._had_own = False
+        self._had_own = False  # the last report had the own Lease
 
     async def start(self) -> None:
         """List once, then watch until `close`. Raises MembershipForbiddenError; KubeError if the API is unreachable."""
@@ -104,8 +104,9 @@ class LeaseDirectory:
     async def evict(self, seat: Seat) -> bool:
         """Delete the Lease of a seat whose holder has provably ended.
 
-        True if this holder does not have the index any more: this call or another one has deleted the Lease. False if
-        the API could not be asked or refused, or the Lease was changed. Raises MembershipForbiddenError.
+        Return True if this holder does not have the index any more: this call or another one has deleted the Lease.
+        Return False if the API could not be asked or refused, or the Lease was changed. Raises
+        MembershipForbiddenError.
         """
         try:
             return await self._evicted(seat)
@@ -137,7 +138,7 @@ class LeaseDirectory:
     async def pod_is_gone(self, seat: Seat) -> bool | None:
         """Return True if the pod of the holder has provably ended: no pod has its name, or another one has.
 
-        None if the API could not be asked. Raises MembershipForbiddenError.
+        Return None if the API could not be asked. Raises MembershipForbiddenError.
         """
         try:
             body = await self._calls.get(PODS.one(self.namespace, seat.holder.name))

@@ -62,7 +62,7 @@ class LeaseStarter(Starter):
         refused, self._refused = self._refused, None
         if refused is not None and refused not in table.taken:
             await self._check_ours(refused)
-        if not await self._corrected():
+        if not await self._correct_own_leases():
             return table
         return Table((seat.index, seat.holder.uid) for seat in await self._seats())
 
@@ -85,8 +85,8 @@ class LeaseStarter(Starter):
                 f"(its label {GROUP_LABEL} or its annotations say otherwise): delete it, or use another group name"
             )
 
-    async def _corrected(self) -> bool:
-        """Delete all own Leases but the lowest (an answer was lost), and replace one with a former address.
+    async def _correct_own_leases(self) -> bool:
+        """Delete this holder's Leases but the lowest (an answer was lost), and replace a Lease with a former address.
 
         Return False if there was nothing to correct.
         """
@@ -98,10 +98,10 @@ class LeaseStarter(Starter):
         if self._mine[lowest].holder == self.holder:
             return bool(others)
         await self._delete(lowest)  # the pod got another address with a new sandbox
-        await self._take(lowest, None)
+        await self._claim_index(lowest, None)
         return True
 
-    async def _take(self, index: int, leaving: int | None) -> bool:
+    async def _claim_index(self, index: int, leaving: int | None) -> bool:
         body = lease_of(self.names, index, self.holder, self._origin)
         try:
             created = await self._calls.create(LEASES.collection(self.namespace), body)
@@ -117,7 +117,7 @@ class LeaseStarter(Starter):
             await self._delete(leaving)
         return True
 
-    async def _leave(self) -> None:
+    async def _give_up_all(self) -> None:
         await self._seats()
         for index in list(self._mine):
             await self._delete(index)

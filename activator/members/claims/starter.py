@@ -97,7 +97,7 @@ class Starter(ABC):
             try:
                 index = await self._round()
             except KubeError as error:
-                await self._after_failure(error, failures, CLAIM_FAILURES_MAX)
+                await self._pause_after_failure(error, failures, CLAIM_FAILURES_MAX)
                 continue
             failures.reset()
             if index is not None:
@@ -110,12 +110,12 @@ class Starter(ABC):
         failures = kube_backoff(self._rng)
         while True:
             try:
-                await self._leave()
+                await self._give_up_all()
                 return
             except KubeError as error:
-                await self._after_failure(error, failures, RELEASE_ATTEMPTS_MAX)
+                await self._pause_after_failure(error, failures, RELEASE_ATTEMPTS_MAX)
 
-    async def _after_failure(self, error: KubeError, failures: Backoff, attempts_max: int) -> None:
+    async def _pause_after_failure(self, error: KubeError, failures: Backoff, attempts_max: int) -> None:
         """Pause after a failed call. Raises ClaimFailedError if `attempts_max` calls in a row have failed."""
         if failures.failures + 1 >= attempts_max:
             raise ClaimFailedError(
@@ -132,7 +132,7 @@ class Starter(ABC):
         table = await self._read_table()
         own = table.of(self.holder.uid)
         if own is not None and not table.is_shared(own):
-            return await self._settled(table, own)
+            return await self._stay_or_move(table, own)
         spread = self._spread if self._has_lost and self.choice is Choice.RANDOM else 1
         candidate = table.candidate(spread, self._rng)
         if not await self._attempt(candidate, own):
@@ -140,7 +140,7 @@ class Starter(ABC):
         table.add(candidate, self.holder.uid)
         return candidate if table.is_dense_below(candidate) else None
 
-    async def _settled(self, table: Table, own: int) -> int | None:
+    async def _stay_or_move(self, table: Table, own: int) -> int | None:
         """Return `own` if it can stay; None if this member moves, or others are about to."""
         if not self._attempted or table.is_dense_below(own):
             return own
@@ -157,7 +157,7 @@ class Starter(ABC):
     async def _attempt(self, index: int, leaving: int | None) -> bool:
         """Try to take an index, and give up `leaving`. Return True if no other member has won."""
         self._attempted = True
-        won = await self._take(index, leaving)
+        won = await self._claim_index(index, leaving)
         if not won:
             self.conflicts += 1
             self._has_lost = True
@@ -168,9 +168,12 @@ class Starter(ABC):
         """Return the indexes with their holders, by a consistent read. Raises KubeError, MembershipError."""
 
     @abstractmethod
-    async def _take(self, index: int, leaving: int | None) -> bool:
-        """Claim `index`, and give up `leaving`. False if another member has won. Raises KubeError, MembershipError."""
+    async def _claim_index(self, index: int, leaving: int | None) -> bool:
+        """Claim `index`, and give up `leaving`; return False if another member has `index` by now.
+
+        Raises KubeError, MembershipError.
+        """
 
     @abstractmethod
-    async def _leave(self) -> None:
+    async def _give_up_all(self) -> None:
         """Give up all indexes of this holder. Raises KubeError, MembershipError."""

@@ -28,8 +28,8 @@ class Table:
     """The indexes and their holders. `taken` are all that have one, `firm` those that their holders will keep."""
 
     def __init__(self, held: Iterable[tuple[int, str]]) -> None:
-        self._uids: dict[int, set[str]] = {}
-        self._lowest: dict[str, int] = {}
+        self._uids: dict[int, set[str]] = {}  # the holders of each index
+        self._lowest: dict[str, int] = {}  # the lowest index of each holder
         for index, uid in held:
             self.add(index, uid)
 

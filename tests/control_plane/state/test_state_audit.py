@@ -232,7 +232,7 @@ class Losing(Joined):
         if self.losing:
             for effect in effects:
                 if not self.uncounted:
-                    self.tables._record(effect)
+                    self.tables._record_for_audit(effect)
         else:
             self._send(effects)
 

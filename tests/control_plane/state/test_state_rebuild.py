@@ -472,7 +472,7 @@ def test_the_auditor_asks_again_only_where_nothing_comes_any_more(distrusted: bo
 
 def test_a_look_that_is_under_way_ends_when_the_table_is_about_to_be_replaced() -> None:
     joined = Large()
-    joined.tables.restructured(KEY)
+    joined.tables.pop_restructured(KEY)
     joined.tables._restructured.add(KEY)
     look = joined.auditor._begin(joined.throttler())
     assert look is not None

@@ -147,8 +147,8 @@ def test_a_trial_that_takes_long_keeps_nobody_for_long() -> None:
     joined.do(joined.refused("p1", True), Probed(KEY, "p1"))
     slow, second, third = joined.ask(), joined.ask(), joined.ask()
     assert slow.lease is not None and (second.ends, third.ends) == ([], [])
-    joined.throttler().trial_takes_long(slow.lease)
-    joined.throttler().trial_takes_long(slow.lease)
+    joined.throttler().allow_other_trials(slow.lease)
+    joined.throttler().allow_other_trials(slow.lease)
     assert (second.ends, third.ends) == (["granted"], []), "one more, within the limit of two"
     assert second.lease is not None
     joined.throttler().trial_answered(second.lease)

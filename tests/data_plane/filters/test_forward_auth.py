@@ -278,7 +278,7 @@ def test_without_a_valid_answer_nobody_is_let_through(end: str, detail: str, cap
         exchange, client, auth_request = world.ask()
         match end:
             case "refused" | "tls":
-                world.pool.forget(auth_request)
+                world.pool.stop_waiting(auth_request)
                 auth_request.connect_failed(Reason.CONNECT_FAILED if end == "refused" else Reason.TLS_FAILED)
             case "closed":
                 auth_request.pod_failed(Reason.POD_CLOSED, "", False)
@@ -401,7 +401,7 @@ def test_what_may_receive_the_body_comes_later() -> None:
     exchange, client, auth_request = world.ask(request_head("POST", length=5, X_Api_Key="alices-secret-key"))
     assert world.heard.events == [] and world.throttler.gathering == 0
     world.say(auth_request, 403)
-    assert exchange.over and client.status == 403 and catalogue._quotas.use()["alice"] == (0.0, 0.0)
+    assert exchange.over and client.status == 403 and catalogue._quotas.usage()["alice"] == (0.0, 0.0)
 
 
 # --- the cache ---

@@ -286,7 +286,7 @@ def test_a_second_pod_hears_its_own_address() -> None:
     first = world.pod("p1", connects=False)
     second = world.pod("p2")
     exchange, client = world.begin()
-    first.forget(at_pod(exchange))
+    first.stop_waiting(at_pod(exchange))
     at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     assert fields_of(second)["host"] == ["10.0.0.2:80"]
     world.answer(exchange)
@@ -406,6 +406,6 @@ def test_a_refusal_names_no_pod() -> None:
     pools = [world.pod(f"p{number}", connects=False) for number in range(1, 4)]
     exchange, client = world.begin()
     for pool in pools:
-        pool.forget(at_pod(exchange))
+        pool.stop_waiting(at_pod(exchange))
         at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     assert client.status == 502 and client.body == b"no pod of the revision accepted a connection\n"

@@ -200,7 +200,7 @@ class Pool(Http1Pool):
         self.asked.append((exchange, idle_max_s == 0.0))
         return None
 
-    def forget(self, exchange: PodUser) -> None:
+    def stop_waiting(self, exchange: PodUser) -> None:
         self.asked = [asked for asked in self.asked if asked[0] is not exchange]
 
     def statistics(self) -> dict[str, int]:
@@ -211,7 +211,7 @@ class Pool(Http1Pool):
         totals[3] += len(self.asked)
 
     def connect(self, exchange: PodUser) -> Pod:
-        self.forget(exchange)
+        self.stop_waiting(exchange)
         pod = self._new_pod()
         exchange.connected(pod)
         return pod

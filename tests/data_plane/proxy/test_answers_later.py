@@ -393,7 +393,7 @@ def test_whatever_happens_the_bounds_hold_and_nothing_is_left(steps: list[tuple[
         world.check_bounds()
     world.store.close()
     world.store.cut()
-    world.store.lose()
+    world.store.forget_all()
     while holder():
         holder().client_gone()
     for _ in range(5):
@@ -489,7 +489,7 @@ class Two:
         self.said: list[tuple[int, int, Any]] = []
         for number, world in self.worlds.items():
             world.links.join(number, lambda to, message, own=number: self.said.append((own, to, message)))  # type: ignore[misc]
-            world.links.keep({1, 2})
+            world.links.set_members({1, 2})
             world.links.linked(3 - number)
 
     def talk(self) -> None:
@@ -554,7 +554,7 @@ def test_one_that_does_not_answer_is_not_waited_for() -> None:
     other.links.unlinked(1)
     assert (client.status, client.reason) == (503, "answer_unreachable")
     assert other.ask(place).reason == "answer_unreachable"
-    other.links.keep({2})
+    other.links.set_members({2})
     client = other.ask(place)
     assert (client.status, client.reason) == (410, "answer_gone")
     other.check_idle()
@@ -623,7 +623,7 @@ def test_at_the_end_nothing_is_accepted_and_what_was_not_read_is_counted() -> No
     assert world.store.pending == 1
     world.store.cut()
     assert world.store.pending == 0
-    assert world.store.lose() == 1 and world.store.totals["lost"] == 1
+    assert world.store.forget_all() == 1 and world.store.totals["lost"] == 1
     assert not world.store.kept and world.store.bytes == 0
 
 

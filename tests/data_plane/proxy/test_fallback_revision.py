@@ -118,7 +118,7 @@ def test_no_pod_takes_the_connection_and_the_body_goes_to_the_second() -> None:
     exchange.request_body(b"half")
     for pool in pools:
         assert pool.asked
-        pool.forget(at_pod(exchange))
+        pool.stop_waiting(at_pod(exchange))
         at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
         world.clock.turn()
     assert exchange.revision_key() == "ns/second"

@@ -196,7 +196,7 @@ def test_a_pod_that_fails_before_its_answer_is_replaced_behind_the_comments() ->
     exchange, client = asked(world)
     world.clock.pass_time(AFTER_S + 0.1)
     pool = world.pod(connects=False)
-    pool.forget(at_pod(exchange))
+    pool.stop_waiting(at_pod(exchange))
     at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     world.pod("p2")
     answer(world, exchange, 200, b"text/event-stream", b"data: 2\n\n")

@@ -293,8 +293,8 @@ def test_no_path_selects_another_revision_than_its_pod_would(pieces: list[str]) 
     head = asked(target)
     edits = HeadEdits()
     selection = Selection(rules, head, edits, 100)
-    selection.begin(None, True)
-    found = selection.revision(Client())
+    selection.begin_scan_if_needed(None, True)
+    found = selection.select_revision(Client())
     if found is None:
         assert "%" in target or ";" in target, "only what can be read in two ways is refused"
         return
@@ -316,8 +316,8 @@ def test_a_plain_path_is_sent_as_it_is_and_others_only_where_rules_look_at_paths
     head = asked("/a/../b//c%2f")
     edits = HeadEdits()
     selection = Selection(rules, head, edits, 100)
-    assert not selection.begin(None, True)
-    assert selection.revision(Client()) is not None
+    assert not selection.begin_scan_if_needed(None, True)
+    assert selection.select_revision(Client()) is not None
     assert edits.apply(head) is head
 
 
@@ -341,8 +341,8 @@ def test_a_prefix_is_stripped(prefix: str, target: str, sent: bytes, told: bytes
     head = asked(target)
     edits = HeadEdits()
     selection = Selection(rules, head, edits, 100)
-    assert not selection.begin(None, True)
-    assert selection.revision(Client()) is not None, selection.detail
+    assert not selection.begin_scan_if_needed(None, True)
+    assert selection.select_revision(Client()) is not None, selection.detail
     if b"..%2E" in sent:
         sent = b"/..." + sent[6:]
     assert edits.apply(head).target == sent
@@ -358,8 +358,8 @@ def test_a_trusted_proxys_prefix_comes_before_ours() -> None:
     head.headers = head.headers.with_line(b"X-Forwarded-Prefix", b"/a/")
     edits = HeadEdits()
     selection = Selection(rules, head, edits, 100)
-    selection.begin(None, True)
-    selection.revision(Client())
+    selection.begin_scan_if_needed(None, True)
+    selection.select_revision(Client())
     assert [pair for pair in edits.apply(head).headers.pairs() if pair[0] == b"X-Forwarded-Prefix"] == [
         (b"X-Forwarded-Prefix", b"/a/b")
     ]
@@ -473,7 +473,7 @@ def test_the_status_of_a_model_is_that_of_its_best_revision() -> None:
         return found
 
     assert status() == "unloaded"
-    first.queue.take_over_failure("it ended", 1.0)
+    first.queue.set_failure("it ended", 1.0)
     assert status() == "failed"
     pod = second.table.add("p", "127.0.0.1:1", 1, PENDING)
     assert pod is not None and status() == "loading"
@@ -481,7 +481,7 @@ def test_the_status_of_a_model_is_that_of_its_best_revision() -> None:
     assert status() == "loaded"
     second.table.set_state(pod, NOT_READY)
     assert status() == "failed"
-    first.queue.take_over_failure("", 0.0)
+    first.queue.set_failure("", 0.0)
     assert status() == "unloaded"
 
 

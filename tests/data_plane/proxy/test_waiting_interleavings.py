@@ -104,7 +104,7 @@ class Everything(World):
             exchange.client_gone()
         self.store.close()
         self.store.cut()
-        self.store.lose()
+        self.store.forget_all()
         for _ in range(4):
             self.clock.turn()
         self.clock.pass_time(400.0)
@@ -196,7 +196,7 @@ def by_pod(world: Everything, what: str, exchange: ProxiedExchange, number: int)
         if what == "connect":
             pool.connect(at_pod(exchange))
         elif what == "refuse":
-            pool.forget(at_pod(exchange))
+            pool.stop_waiting(at_pod(exchange))
             at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     elif exchange.pod is not None:
         begun = exchange.first_byte_s > 0.0

@@ -46,7 +46,7 @@ def test_it_agrees_with_exact_buckets(rate: tuple[int, float, int], traffic: lis
     now_s = START_S
     for ticks, address in traffic:
         now_s += ticks * TICK_S
-        assert rates.take(f"a{address}", now_s) == pytest.approx(float(oracles[address].take(now_s)), abs=1e-5)
+        assert rates.admit(f"a{address}", now_s) == pytest.approx(float(oracles[address].take(now_s)), abs=1e-5)
 
 
 @given(RATES, TRAFFIC)
@@ -58,7 +58,7 @@ def test_it_agrees_with_the_buckets_of_users(rate: tuple[int, float, int], traff
     for ticks, _ in traffic:
         now_s += ticks * TICK_S
         wait_s = bucket.wait_s(1, now_s)
-        assert rates.take("a", now_s) == pytest.approx(wait_s, abs=1e-5)
+        assert rates.admit("a", now_s) == pytest.approx(wait_s, abs=1e-5)
         if wait_s == 0.0:
             bucket.add(1, now_s)
 
@@ -75,7 +75,7 @@ def test_no_address_gets_more_however_many_there_are(
     now_s = START_S
     for ticks, address in traffic:
         now_s += ticks * TICK_S
-        wait_s = rates.take(f"a{address}", now_s)
+        wait_s = rates.admit(f"a{address}", now_s)
         oracle = oracles[address]
         if wait_s == 0.0:
             assert oracle.take(now_s) == 0, "admitted although its own bucket is empty"
@@ -96,41 +96,41 @@ def test_a_refusal_names_the_time_at_which_a_request_is_admitted(
     now_s = START_S
     for ticks, address in traffic:
         now_s += ticks * TICK_S
-        wait_s = rates.take(f"a{address}", now_s)
+        wait_s = rates.admit(f"a{address}", now_s)
         if wait_s > 0.0:
             now_s += wait_s
-            assert rates.take(f"a{address}", now_s) == 0.0
+            assert rates.admit(f"a{address}", now_s) == 0.0
 
 
 def test_addresses_that_are_kept_are_not_affected_by_an_attack() -> None:
     rates = AddressRates(60, 60.0, 3, SEED, addresses_max=100, cells_max=64)
-    assert [rates.take("victim", START_S) for _ in range(3)] == [0.0] * 3
+    assert [rates.admit("victim", START_S) for _ in range(3)] == [0.0] * 3
     for number in range(5_000):
-        rates.take(f"attacker {number}", START_S)
+        rates.admit(f"attacker {number}", START_S)
     assert rates.size() == 100
-    assert rates.take("victim", START_S) == pytest.approx(1.0)
-    assert rates.take("victim", START_S + 1.0) == 0.0, "neither refused longer nor admitted earlier"
-    assert rates.take("victim", START_S + 1.0) > 0.0
+    assert rates.admit("victim", START_S) == pytest.approx(1.0)
+    assert rates.admit("victim", START_S + 1.0) == 0.0, "neither refused longer nor admitted earlier"
+    assert rates.admit("victim", START_S + 1.0) > 0.0
 
 
 def test_an_attacker_with_many_addresses_cannot_reset_its_own() -> None:
     rates = AddressRates(1, 60.0, 1, SEED, addresses_max=10, cells_max=1_000)
-    assert rates.take("attacker", START_S) == 0.0
+    assert rates.admit("attacker", START_S) == 0.0
     for number in range(1_000):
-        rates.take(f"other {number}", START_S + 1.0)
-    assert rates.take("attacker", START_S + 2.0) == pytest.approx(58.0)
+        rates.admit(f"other {number}", START_S + 1.0)
+    assert rates.admit("attacker", START_S + 2.0) == pytest.approx(58.0)
     last = "other 999"  # among the cells
-    assert rates.take(last, START_S + 2.0) > 0.0
-    assert rates.take(last, START_S + 60.5) > 0.0, "also in the next generation, which has room for it"
+    assert rates.admit(last, START_S + 2.0) > 0.0
+    assert rates.admit(last, START_S + 60.5) > 0.0, "also in the next generation, which has room for it"
 
 
 def test_memory_is_free_again_after_an_attack() -> None:
     rates = AddressRates(1, 1.0, 1, SEED, addresses_max=10, cells_max=16)
     for number in range(100):
-        rates.take(f"a{number}", START_S)
+        rates.admit(f"a{number}", START_S)
     assert rates._cells
     for step in range(1, 4):
-        rates.take("b", START_S + step * 1.1)
+        rates.admit("b", START_S + step * 1.1)
     assert not rates._cells and rates.size() <= 2
 
 
@@ -139,8 +139,8 @@ def test_how_many_newcomers_are_refused_early(others: int, share_max: float) -> 
     """As the module promises: beyond the addresses that are kept, `others` use all that they may."""
     rates = AddressRates(1, 86_400.0, 1, SEED, addresses_max=0)
     for number in range(others):
-        rates.take(f"attacker {number}", START_S)
-    refused = sum(rates.take(f"newcomer {number}", START_S) > 0.0 for number in range(1_000))
+        rates.admit(f"attacker {number}", START_S)
+    refused = sum(rates.admit(f"newcomer {number}", START_S) > 0.0 for number in range(1_000))
     used = 1 - (1 - 1 / CELLS_MAX) ** (CELLS_PER_ADDRESS * (others + 1_000))
     assert refused / 1_000 <= max(used**CELLS_PER_ADDRESS * 1.5, share_max)
 
@@ -148,5 +148,5 @@ def test_how_many_newcomers_are_refused_early(others: int, share_max: float) -> 
 def test_the_bound_of_a_generation() -> None:
     rates = AddressRates(1, 86_400.0, 1, SEED)
     for number in range(ADDRESSES_MAX + 1_000):
-        rates.take(str(number), START_S)
+        rates.admit(str(number), START_S)
     assert rates.size() == ADDRESSES_MAX

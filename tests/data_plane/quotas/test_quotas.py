@@ -268,7 +268,7 @@ def test_what_was_held_for_a_lost_link_becomes_free() -> None:
     ledger = Ledger(QuotaSpec(requests=4, requests_period_s=1.0), 1)
     ledger.begin(1, 50.0)
     for number in range(4):
-        ledger.hold(2, number, ledger.decide(0, 0, 50.0), 1.0, 0.0, 50.0)
+        ledger.hold_reply(2, number, ledger.decide(0, 0, 50.0), 1.0, 0.0, 50.0)
     assert ledger.level(60.0).requests == 4.0, "as long as nobody knows of it"
     ledger.forget_undecided(2, 60.0)
     assert ledger.level(60.5).requests == 2.0 and not ledger.held
@@ -278,9 +278,9 @@ def test_limits_that_a_reload_adds_or_removes_while_replies_are_held() -> None:
     """What was reserved is committed, no less and no more, and usage outlasts the time without a limit."""
     ledger = Ledger(QuotaSpec(concurrency=9), 1)
     ledger.begin(1, 50.0)
-    ledger.hold(2, 1, ledger.decide(5, 0, 50.0), *ledger.amounts(5), 50.0)
+    ledger.hold_reply(2, 1, ledger.decide(5, 0, 50.0), *ledger.amounts(5), 50.0)
     ledger.configure(QuotaSpec(requests=10, requests_period_s=DAY_S, tokens=100, tokens_period_s=DAY_S), 50.0)
-    ledger.hold(2, 2, ledger.decide(5, 0, 50.0), *ledger.amounts(5), 50.0)
+    ledger.hold_reply(2, 2, ledger.decide(5, 0, 50.0), *ledger.amounts(5), 50.0)
     ledger.configure(QuotaSpec(tokens=100, tokens_period_s=DAY_S), 50.0)
     while ledger.next_acknowledged(frozenset(), 50.0) is not None:
         pass
@@ -293,8 +293,8 @@ def test_limits_that_a_reload_adds_or_removes_while_replies_are_held() -> None:
 def test_a_request_that_ends_while_its_reply_is_held_is_settled() -> None:
     ledger = Ledger(QuotaSpec(tokens=100, tokens_period_s=DAY_S), 1)
     ledger.begin(1, 50.0)
-    ledger.hold(1, 1, ledger.decide(60, 0, 50.0), *ledger.amounts(60), 50.0)
-    ledger.settle(1, 1, -60, 51.0)
+    ledger.hold_reply(1, 1, ledger.decide(60, 0, 50.0), *ledger.amounts(60), 50.0)
+    ledger.adjust_tokens(1, 1, -60, 51.0)
     assert ledger.level(51.0).tokens == 0.0
     one = ledger.next_acknowledged(frozenset(), 52.0)
     assert one is not None and ledger.level(52.0).tokens == 0.0 and not ledger._drained_s

@@ -83,7 +83,7 @@ def who_leaves_is_still_counted() -> None:
 
     def cancel(self: RevisionQueue, waiter: Any) -> None:
         if waiter.is_queued:
-            self._leave(waiter)
+            self._remove_and_notify(waiter)
 
     patch(RevisionQueue, "cancel", cancel)
 

@@ -89,7 +89,7 @@ def test_a_slot_that_another_member_gives_back_unused_is_as_it_was() -> None:
     lease = throttler.try_acquire(waiter, clock.now())
     assert lease is not None and taken(heard) == [], "it is for that member to say that it uses it"
     second = asking(throttler, clock.now())
-    throttler.give_back(lease)
+    throttler.release_unused(lease)
     assert second.ends == ["granted"]
     assert taken(heard) == [("p0", "begun")]
 
@@ -98,7 +98,7 @@ def test_a_slot_that_a_member_has_from_a_former_owner_is_used_up() -> None:
     throttler, table, _, clock = once()
     tracker = table.find_identity("p0")
     assert tracker is not None
-    lease = throttler.adopt(Request(throttler), tracker)
+    lease = throttler.adopt_slot(Request(throttler), tracker)
     throttler.release(lease, 0.0, True)
     assert asking(throttler, clock.now()).ends == []
     assert tracker.suspect_until_s == FOREVER

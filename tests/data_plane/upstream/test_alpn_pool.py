@@ -155,7 +155,7 @@ def test_a_request_that_waits_may_be_forgotten() -> None:
         gone, stays = Post(b"x"), Post(b"x")
         assert pool.checkout(gone, 4.0, time.monotonic()) is None
         assert pool.checkout(stays, 4.0, time.monotonic()) is None
-        pool.forget(gone)
+        pool.stop_waiting(gone)
         await stays.ended.wait()
         assert (gone.ends, stays.ends) == ([], ["answered"])
 

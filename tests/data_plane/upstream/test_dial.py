@@ -285,7 +285,7 @@ def test_a_dial_may_be_given_up_in_any_turn(tls: bool, how: str, tmp_path: Path)
             opened.append(turns)
         else:
             pool._dials.pop(connection)
-            pool.window.ended()
+            pool.window.new_ended()
             harness.context.connections -= 1
         if how == "abandon":
             dial.abandon()

@@ -40,7 +40,7 @@ def test_a_slow_pod_that_lost_a_dial_gets_them_too() -> None:
     window = DialWindow()
     window.dialled()
     window.lost()
-    window.ended()
+    window.new_ended()
     assert window.age_s == DIAL_AGE_MAX_S and window.size == DIAL_WINDOW_INITIAL // 2
     assert ages_until_open(window, 100) <= 5 * DIAL_AGE_MAX_S
     assert window.age_s == DIAL_AGE_MIN_S
@@ -58,7 +58,7 @@ def test_after_a_loss_it_grows_by_one() -> None:
     window = DialWindow()
     window.dialled()
     window.lost()
-    window.ended()
+    window.new_ended()
     before = window.size
     for _ in range(before):
         window.dialled()
@@ -74,7 +74,7 @@ def test_its_bounds_hold_whatever_happens(events: list[str]) -> None:
         if event == "lost":
             window.dialled()
             window.lost()
-            window.ended()
+            window.new_ended()
         else:
             window.dialled()
             getattr(window, event)()

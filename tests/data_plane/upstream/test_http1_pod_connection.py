@@ -46,13 +46,13 @@ class Owner(Http1Pool):
         if not reusable:
             connection.close()
 
-    def cut(self, connection: PooledConnection) -> None:
+    def pod_closed(self, connection: PooledConnection) -> None:
         pass
 
     def closed(self, connection: PooledConnection) -> None:
         self.gone += 1
 
-    def leaving(self, transport: Transport) -> None:
+    def limit_close(self, transport: Transport) -> None:
         self.left.append(transport)
 
 
@@ -85,7 +85,7 @@ class Call:
         if held:
             self.exchange.request_body(b"u" * held)
             self.transport.takes = False
-        self.pool.forget(at_pod(self.exchange))
+        self.pool.stop_waiting(at_pod(self.exchange))
         at_pod(self.exchange).connected(self.connection.serve(at_pod(self.exchange)))
         self.world.clock.turn()
 
@@ -136,7 +136,7 @@ class UndialledPool(Http1Pool):
         assert tracker is not None
         tracker.attachment = self
 
-    def _fill(self) -> None:
+    def _dial_for_waiting(self) -> None:
         pass
 
 
@@ -176,7 +176,7 @@ def test_who_wants_a_fresh_connection_is_handed_no_kept_one() -> None:
     connection = Http1PodConnection(pool, world.clock.now, turn_of(world))
     connection.connection_made(WrittenTransport())
     second, second_client = world.begin()
-    pool.forget(at_pod(second))
+    pool.stop_waiting(at_pod(second))
     pool.checkout(at_pod(second), 0.0, world.clock.now())
     connection.data_received(ANSWER)
     assert first.over and pool.statistics()["waiting"] == 1 and pool.statistics()["idle"] == 1

@@ -214,7 +214,7 @@ def test_a_pool_that_ends_serves_what_it_has(how: str) -> None:
     if how == "close":
         it.pool.close()
     else:
-        it.pool.move(it.pool._address)
+        it.pool.change_address(it.pool._address)
         _, other = begin(it)
         assert other.silent() and len(it.pool.dialled) == 1
     assert not pod.transport.is_closing()

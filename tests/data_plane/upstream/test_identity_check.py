@@ -40,7 +40,7 @@ class NamingPool(Http1Pool):
         assert tracker is not None
         tracker.attachment = self
 
-    def _fill(self) -> None:
+    def _dial_for_waiting(self) -> None:
         pass
 
 

@@ -75,7 +75,7 @@ def test_no_request_goes_out_on_a_connection_from_before() -> None:
         pool = harness.pool(address)
         first = ask(pool)
         await until(lambda: bool(pods) and bool(pods[0].received))
-        pool.move(address)
+        pool.change_address(address)
         assert first.ends == [], "it goes on"
         pods[0].answer()
         await first.ended.wait()
@@ -94,7 +94,7 @@ def test_who_waits_for_a_dial_is_served_by_one_with_the_new_settings() -> None:
     async def main(harness: Harness, address: PodAddress, pods: list[Pod]) -> None:
         pool = harness.pool(PodAddress("127.0.0.1", 1))  # not dialled yet when the pod moves
         post = ask(pool)
-        pool.move(address)
+        pool.change_address(address)
         await until(lambda: any(pod.received for pod in pods))
         next(pod for pod in pods if pod.received).answer()
         await post.ended.wait()
@@ -115,7 +115,7 @@ def test_a_pool_that_is_replaced_hands_over_who_waits() -> None:
         old.hand_over(new)
         assert old.is_closed() and old.in_use() is new
         assert new.statistics()["waiting"] == 2
-        old.forget(leaves)  # a request knows the pool of its lease only
+        old.stop_waiting(leaves)  # a request knows the pool of its lease only
         assert new.statistics()["waiting"] == 1
         await until(lambda: any(pod.received for pod in pods))
         next(pod for pod in pods if pod.received).answer()
