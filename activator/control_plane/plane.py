@@ -116,7 +116,7 @@ class ControlPlane:
             ("scaling", self._scale),
             ("health checks", self.health_checks.run),
         ):
-            failed = self.worker.supervision.task_failed(name, self._now)
+            failed = self.worker.supervision.error_handler_of_task(name, self._now)
             self._tasks.start(name or "state worker", keep_running(step, failed))
 
     async def close(self) -> None:
@@ -330,7 +330,7 @@ class ControlPlane:
         await pause(SWEEP_INTERVAL_S)
         for key in list(self.worker.model.aging):
             self.submit(Sweep(key))
-        self.worker.check_confirmed()
+        self.worker.rebuild_unconfirmed()
 
     async def _scale(self) -> None:
         await pause(until_next(SCALE_TICK_S, self._now()))

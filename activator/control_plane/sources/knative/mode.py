@@ -143,7 +143,7 @@ class KnativeMode(ClusterMode):
             controllers,
         )
 
-        self.client.outage.on_end(self.scale_fallback.wake)
+        self.client.outage.on_end(self.scale_fallback.allow_attempts)
 
     # --- life ---
 
@@ -274,7 +274,7 @@ class KnativeMode(ClusterMode):
             await pause(0.0)
 
     def _check_autoscaler(self) -> None:
-        self.scale_fallback.check(list(self._awaited))
+        self.scale_fallback.start_attempts(list(self._awaited))
 
 
 def _host_of(config: Config) -> str:

@@ -141,7 +141,7 @@ class ProcessSource(Source):
         if not self.autoscaler.hold(key, seconds):
             return "it has no `process` or `container`"
         self.supervisor.forgive(key)
-        self.groups.ask(key)
+        self.groups.load_for_operator(key)
         return ""
 
     def unload(self, key: str) -> str:
