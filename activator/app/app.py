@@ -247,7 +247,7 @@ class App:
         await self._control_tasks.close()
         if self._admin is not None:
             await self._admin.close()
-        await self.control.leave()
+        await self.control.close_connections()
         await self.upgrades.requests_ended()
         await self._manager.finish()
         await self._upgrade_tasks.close()

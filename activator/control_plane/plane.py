@@ -129,9 +129,9 @@ class ControlPlane:
         for source in self._sources:
             await source.close()
 
-    async def leave(self) -> None:
+    async def close_connections(self) -> None:
         """Close the connections of sources; another process of the activator has taken over the programs."""
-        await self.containers.leave()
+        await self.containers.close_connections()
 
     def is_alive(self) -> bool:
         """Return True if the loop of the state worker turns."""

@@ -24,10 +24,10 @@ PLANS_AT_ONCE_MAX: Final = 32  # in one call, because each plan may change the i
 class Programs(Protocol):
     """The runner of programs; it reports changes to `Groups.programs_changed`, also within these calls.
 
-    While `is_held` is true, it starts and stops no program; afterwards it reports changes of all.
+    While `is_frozen` is true, it starts and stops no program; afterwards it reports changes of all.
     """
 
-    is_held: bool
+    is_frozen: bool
 
     def counts(self, key: str, group: str) -> ProgramCounts: ...
 
@@ -171,7 +171,7 @@ class BudgetGroup:
     def plan(self) -> None:
         """Apply the policy's plans until one changes nothing. While programs are held, no plan could take effect."""
         self._is_changed = True
-        if self._planning or self._programs.is_held:
+        if self._planning or self._programs.is_frozen:
             return
         self._planning = True
         try:

@@ -190,7 +190,7 @@ class TcpProber:
         return outcome
 
     async def _wait_until_open(self, request: ProbeRequest, pod: str, since_s: float, limit_s: float) -> bool | None:
-        """Probe the port until it opens, for `limit_s`; return the last result. The steps grow: 2 % of a start do not matter."""
+        """Probe the port until it opens, for `limit_s`; return the last result. The steps grow with the time waited."""
         ends_s = self._now() + limit_s
         host, port = _program_address(request)
         while True:

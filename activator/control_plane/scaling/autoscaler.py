@@ -244,7 +244,7 @@ class Autoscaler:
         revision = self._revisions.get(key)
         return revision is not None and revision.carried > 0
 
-    def hold(self, key: str, seconds: float | None) -> bool:
+    def keep_for_operator(self, key: str, seconds: float | None) -> bool:
         """Keep a pod for `seconds` from when it is ready, because an operator wants it.
 
         `seconds` None: for the grace before zero. Return False if there is no such revision.
@@ -260,7 +260,7 @@ class Autoscaler:
         self._decide(key, revision)
         return True
 
-    def release(self, key: str) -> None:
+    def unload(self, key: str) -> None:
         """Unload the revision: from now on only a queued request calls for a pod.
 
         Requests in flight end with the pods that leave, and the loads that report them call for no other pod. A queued

@@ -125,12 +125,12 @@ class LogPosition:
         for position in self._streams.values():
             position.resume()
 
-    def take(self, piece: Piece) -> bytes:
-        """Return the output in a piece that has not been read before, without times."""
+    def unread_part(self, piece: Piece) -> bytes:
+        """Return the part of a piece that has not been read before, without times; the position moves past it."""
         position = self._streams.get(piece.stream)
         if position is None:
             position = self._streams[piece.stream] = _StreamPosition()
-        data = position.take(piece)
+        data = position.unread_part(piece)
         self._latest_ns = position.read_ns or self._latest_ns
         return data
 
@@ -141,13 +141,13 @@ class _StreamPosition:
     def __init__(self, last_ns: int = 0, count: int = 0, read_bytes: int = -1) -> None:
         self.read_ns = last_ns  # the time of the message that was read last, for the first time or again
         self._last_ns = last_ns  # time of the last message
-        self._count = count  # messages with that time
+        self._count = count  # messages with the time `_last_ns`
         self._prefix: bytes | None = None  # the beginning of a message whose time is not complete
         self._offset = -1  # in the message that is being read; -1: none is
         self._read_bytes = read_bytes  # bytes of the last message that were read, if a break cut it; -1: it is complete
         self._skipped_bytes = 0  # bytes still to be dropped from the message that is being read
         self._is_replay = False  # messages that were read before the break may be repeated
-        self._replayed = 0  # messages replayed with that time
+        self._replayed = 0  # replayed messages with the time `_last_ns`
 
     def handed(self) -> tuple[int, int, int]:
         return self._last_ns, self._count, self._read_bytes
@@ -158,7 +158,7 @@ class _StreamPosition:
         self._prefix, self._offset, self._skipped_bytes = None, -1, 0
         self._is_replay, self._replayed = self._last_ns > 0, 0
 
-    def take(self, piece: Piece) -> bytes:
+    def unread_part(self, piece: Piece) -> bytes:
         data = piece.data
         if piece.begins:
             self._prefix = b""
