@@ -197,7 +197,7 @@ class Slices:
 
     def _flush(self) -> None:
         self._is_due = False
-        for change in self._pods.changes(False):
+        for change in self._pods.take_changes(False):
             self._submit(change)
 
 

@@ -29,7 +29,7 @@ from activator.runtime.clock import NEVER, Now
 from activator.runtime.schedule import Schedule
 
 SCALING_INTERVAL_S: Final = 2.0  # between two decisions about one revision, as in Knative: rates are per decision
-HOLD_START_S: Final = 600.0  # how long a requested pod may take to be ready before a hold's time counts
+HOLD_START_S: Final = 600.0  # how long a pod that an operator keeps may take to be ready before its time counts
 
 Scale = Callable[[str, Decision], None]
 
@@ -44,7 +44,7 @@ class LastDecision(NamedTuple):
 
 
 class HandedScale(msgspec.Struct, frozen=True, array_like=True):
-    """The commands of operators on one revision, for another process of the activator: its hold, and its release."""
+    """The commands of operators on one revision, for another process of the activator: to keep a pod, or to unload."""
 
     key: str
     held_for_s: float
@@ -75,8 +75,8 @@ class _Revision:
         self.users = 0  # revisions that depend on it and want a pod
         self.due_s = 0.0  # the next decision, while it is awake
         self.burst_over = NEVER  # more requests than this are decided on at once
-        self.held_for_s = 0.0  # an operator's hold: its time from when a pod is ready
-        self.held_until_s = 0.0  # an operator's hold: its end
+        self.held_for_s = 0.0  # how long an operator keeps a pod, from when it is ready
+        self.held_until_s = 0.0  # until when an operator keeps a pod
         self.is_released = False  # an operator has unloaded it: requests in flight end with their pods
         self.is_fresh = True  # neither a load nor a number of pods has been recorded
         self.kept = 0  # pods that the last decision wants without a request

@@ -40,7 +40,7 @@ log = logging.getLogger("activator.process")
 
 
 class ProgramAddress:
-    """The address of one process: a port or the path of a Unix socket. `is_chosen`: the settings have it or its range."""
+    """The address of one process: a port or the path of a Unix socket. `is_chosen`: as configured, or from a range."""
 
     def __init__(self, port: int = 0, path: str = "", is_chosen: bool = False) -> None:
         self.port = port

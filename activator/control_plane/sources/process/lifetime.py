@@ -190,7 +190,7 @@ class Lifetime:
                 self._listener.stop(process)
 
     async def _run_and_sleep(self, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> str:
-        """Run, with sleeps, from ready until it exits or is to be stopped; return why it must be ended, or an empty text."""
+        """Run, with sleeps, from ready until it exits or is to be stopped; return why it must be ended, if it must."""
         fleet, process = self._fleet, self._process
         while True:
             if process.sleep_state not in _SLEEPING:  # else it was handed over asleep
