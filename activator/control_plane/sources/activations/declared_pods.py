@@ -60,7 +60,7 @@ class DeclaredPods:
         self._resubmit_all = True
 
     def end(self) -> None:
-        """Forget what was submitted: the revision is no longer served. If it is again, all its pods are submitted."""
+        """Forget the submitted pods: the revision is no longer served. If it is served again, all are submitted."""
         self._index.read(self._changed)
         self._changed, self._submitted, self._readiness = {}, {}, {}
         self._doubted = set()

@@ -130,7 +130,7 @@ class Fronts:
         self._labelled: set[str] = set()  # Services with our label, whose own slices have no pods
         self._listened: frozenset[int] = frozenset()
         self._unbound: dict[int, float] = {}  # ports that could not be bound, and until when they are not chosen
-        self._replica_slices: dict[str, FrontSliceRead] = {}  # of the activator's own Service, by name
+        self._replica_slices: dict[str, FrontSliceRead] = {}  # slices of the activator's own Service, by name
         self._families_listened = listened
         self._replica_families: frozenset[str] = frozenset()
         self._replicas: Mapping[str, tuple[FrontEndpoint, ...]] = {}

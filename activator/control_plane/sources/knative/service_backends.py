@@ -95,7 +95,7 @@ class ServiceBackends:
         return {**removed, **_differences(before, self._endpoint_pods)}
 
     def forget_read(self) -> None:
-        """Require a read of the whole Service before the next one."""
+        """Require that the next read is of the whole Service."""
         self._index, self._changed, self._endpoint_pods = None, {}, {}
 
     # --- within ---
