@@ -72,7 +72,7 @@ class UnreachableRevisions:
                 self._submit(RevisionFailed(key, cause))
 
     def pods_changed(self, key: str, new_pods: bool) -> None:
-        """Recover if the pods have changed (`new_pods`); else reject requests if a name or file has failed for too long."""
+        """Recover if there are new pods; else a name or file has failed: reject requests if that lasts for too long."""
         if new_pods:
             self.recover(key)
         else:

@@ -38,7 +38,7 @@ _VERSION: Final = "1.3"
 
 
 class InternalTls:
-    """The state of system-internal TLS. `changed` is called with each change of authorities; its listener is at `address`."""
+    """The state of system-internal TLS. `changed` is called if authorities change; `address` is of its listener."""
 
     def __init__(self, address: str, changed: Callable[[], None], min_version: str = _VERSION) -> None:
         self._changed = changed
