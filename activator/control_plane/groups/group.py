@@ -164,7 +164,7 @@ class BudgetGroup:
 
     def record_in_timeline(self, key: str) -> None:
         """Record the present states of the revision's programs in the timeline."""
-        self.timeline.note(key, self._programs.counts(key, self.rule.name), self._now())
+        self.timeline.record(key, self._programs.counts(key, self.rule.name), self._now())
 
     # --- planning ---
 

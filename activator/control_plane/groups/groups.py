@@ -43,7 +43,7 @@ class Groups:
         self.groups: dict[str, BudgetGroup] = {}
         self._group_by_key: dict[str, BudgetGroup] = {}
         self._wanted: dict[str, int] = {}  # by revision, also without a group: programs that its load calls for
-        self._kept: dict[str, int] = {}  # the same: programs wanted without a request
+        self._kept: dict[str, int] = {}  # by revision, also without a group: those without a request
         self._restored: dict[str, HandedUse] = {}  # from a former process, until the revision is in its group
         self._evicted: set[str] = set()  # revisions without a group that start nothing until a request arrives
         # Groups that are no longer configured, while programs are left that were started in them.

@@ -81,9 +81,9 @@ class Reconciler:
             Component.EVENTS: self._events,
             Component.TRAFFIC: TrafficComponent(),
         }
-        self._desired: dict[str, Desired] = {}
+        self._desired: dict[str, Desired] = {}  # the latest, by key
         self._memories: dict[str, ObservedCache] = {}
-        self._active = 0
+        self._active = 0  # the number of passes that were started and have not ended
         self._running: dict[str, asyncio.Task[None] | None] = {}  # running passes
         self._closed = False
         self.refused_total = 0  # Desired states beyond KEYS_MAX

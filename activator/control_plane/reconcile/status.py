@@ -46,7 +46,7 @@ class StatusComponent:
         return await self._write(run, known)
 
     async def _write(self, run: ReconcileRun, known: ObservedStatus) -> ComponentResult:
-        """Apply the status; after a conflict on the status as it is then."""
+        """Apply the status; after a conflict, read the present status and apply it to that."""
         desired = run.desired
         now = wire.rfc3339(run.wall_s())
         path = STATUSES.path(desired.namespace, desired.name)

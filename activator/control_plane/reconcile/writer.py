@@ -66,7 +66,7 @@ class Writer:
         body_after_conflict: BodyAfterConflict,
         may_take: Callable[[], bool] = lambda: True,
     ) -> Applied:
-        """Apply `body`, after a conflict what `body_after_conflict` returns; raise the last conflict, or another error."""
+        """Apply `body`, or after a conflict what `body_after_conflict` returns; raise the last conflict or an error."""
         force = False
         managers: tuple[str, ...] = ()
         conflicts = Backoff(CONFLICT_PAUSE_INITIAL_S, CONFLICT_PAUSE_MAX_S, self._rng)

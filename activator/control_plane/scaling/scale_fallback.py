@@ -74,9 +74,9 @@ class ScaleFallback:
             tried_s = self._tried_s.get(key)
             if tried_s is None or now_s - tried_s >= SCALE_FALLBACK_RETRY_S:
                 self._tried_s[key] = now_s
-                self._start("scale fallback", self._scale(key))
+                self._start("scale fallback", self._attempt_within_limit(key))
 
-    async def _scale(self, key: str) -> None:
+    async def _attempt_within_limit(self, key: str) -> None:
         async with self._attempts_limit:
             await self._attempt(key)
 

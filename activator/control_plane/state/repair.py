@@ -45,7 +45,7 @@ COMPARED_AT_ONCE: Final = 100  # slots of a table per comparison with the model,
 def revision_broken(
     model: Model, revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction
 ) -> None:
-    """Rebuild everything that is derived from the records, also if they were written only in part."""
+    """Rebuild everything that is derived from the records, even partly written ones; with many pods begin a renewal."""
     key = revision.spec.key
     if change.kind:
         reduction.mismatches.append((change.kind, change.cause))

@@ -145,7 +145,7 @@ class OtherTargets:
         workload, problem, is_known = None, "", True
         self._unread.discard(target)
         try:
-            workload = await self._workload(target)
+            workload = await self._read_scale(target)
         except NoScaleError as error:
             problem = str(error)
         except KubeError as error:
@@ -167,8 +167,8 @@ class OtherTargets:
             self._unread.add(target)
         log.warning("%s %s/%s could not be read: %s", *target, error)
 
-    async def _workload(self, target: TargetKey) -> Workload:
-        """Read the target; raise NoScaleError or KubeError."""
+    async def _read_scale(self, target: TargetKey) -> Workload:
+        """Read the target's scale; return it as a workload. Raise NoScaleError or KubeError."""
         kind, namespace, name = target
         version, _, kind = kind.rpartition("/")
         path = await self._kinds.scale_path(TargetReference(version, kind, name), namespace)

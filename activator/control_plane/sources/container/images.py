@@ -50,6 +50,7 @@ class Images:
         return await asyncio.shield(task)
 
     async def _pull(self, name: str, timeout_s: float) -> _Failure:
+        """Pull the image; return why that failed, None if it did not."""
         log.info("pulling the image %s", name)
         try:
             async with asyncio.timeout(timeout_s):

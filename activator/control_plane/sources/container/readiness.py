@@ -73,6 +73,7 @@ class ContainerReadiness:
         return await probe_once(ProbeRequest(self._unit.address, probe), PROBE_TIMEOUT_S) is ProbeOutcome.ANSWERED
 
     async def _accepts(self) -> bool:
+        """Return True if the program listens, as the kernel or a connection that stays open shows."""
         assert self._port is not None
         listens = await asyncio.to_thread(program_listens, state_of(self._inspected).process, self._port)
         if listens is None:

@@ -177,6 +177,7 @@ class ContainerSource(Source):
         self._found = dict(latest.found)
 
     def _declare(self, key: str, found: Found) -> None:
+        """Submit the revision if it has changed, and give its program to the supervisor of local programs."""
         revision = found.revision
         try:
             spec = resolve_revision(self._config, revision, default_name)

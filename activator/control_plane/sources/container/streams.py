@@ -62,10 +62,10 @@ class Demultiplexer:
             position += len(taken)
             self._header += taken
             if len(self._header) == _HEADER_BYTES:
-                self._begin(self._header)
+                self._begin_frame(self._header)
                 self._header = b""
 
-    def _begin(self, header: bytes) -> None:
+    def _begin_frame(self, header: bytes) -> None:
         stream = _STREAMS.get(header[0])
         if stream is None or header[1:4] != b"\0\0\0":
             raise NoStreamError("output that is not in frames")
@@ -105,10 +105,10 @@ class LogPosition:
         return self._latest_ns // _SECOND_NS - 1.0 if self._latest_ns else None
 
     def handed(self) -> dict[str, tuple[int, int, int]]:
-        """Return the position for another process of the activator, for each stream.
+        """Return the position for another process of the activator.
 
-        The time of its last message in Unix nanoseconds, how many messages had that time, and how many bytes of the
-        last one were read (-1: all).
+        By stream: the time of its last message in Unix nanoseconds, how many messages had that time, and how many bytes
+        of the last one were read (-1: all).
         """
         self.resume()
         return {name: one.handed() for name, one in self._streams.items()}
@@ -172,7 +172,7 @@ class _StreamPosition:
             time_ns = nanoseconds_of(data[: max(position, 0)])
             if time_ns:
                 data = data[position + 1 :]
-            self._begin(time_ns)
+            self._begin_message(time_ns)
         self._offset += len(data)
         dropped = min(self._skipped_bytes, len(data))
         if self._skipped_bytes != _WHOLE:
@@ -183,7 +183,7 @@ class _StreamPosition:
             self._offset, self._skipped_bytes = -1, 0
         return data[dropped:]
 
-    def _begin(self, time_ns: int) -> None:
+    def _begin_message(self, time_ns: int) -> None:
         """Begin a message with this time; 0: it has none."""
         self.read_ns = time_ns
         if self._is_replay and time_ns:

@@ -58,6 +58,7 @@ class Sweeper:
         await pause(SWEEP_S)
 
     def _log_failure(self, error: Exception) -> float:
+        """Log a failed sweep; return the pause until the next one, in seconds."""
         if isinstance(error, EngineAwayError):
             log.debug(
                 "leftover containers are not removed: the container engine is unreachable: %s; it is tried again", error

@@ -383,6 +383,7 @@ class ContainerUnit(Unit):
             self._inspect_now.set()
 
     async def _try_inspect(self) -> dict[str, Any] | None:
+        """Return the inspected container; None if it is gone, or the call failed. Record whether the engine answers."""
         self._is_silent = False
         try:
             return await self.engine.inspect("containers", self.id, KILL_TIMEOUT_S)

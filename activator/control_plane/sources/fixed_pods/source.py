@@ -87,7 +87,7 @@ class FixedPods:
         self._former_until_s = 0.0
 
     def set_revision(self, key: str, revision: Revision) -> None:
-        """Add or replace a revision."""
+        """Add or replace a revision, and submit its pods."""
         parts = self._revisions.get(key)
         if parts is None:
             parts = self._revisions[key] = _Parts([], "")
@@ -212,6 +212,7 @@ class FixedPods:
         self._changed(key, new_pods)
 
     def _watch_names(self, key: str, parts: _Parts) -> None:
+        """Start and end watches, so that exactly the names of the entries are watched."""
         wanted = {name for entry in self._entries(parts) if (name := _name_of(entry)) is not None}
         for name in [known for known in parts.names if known not in wanted]:
             del parts.names[name]

@@ -133,13 +133,13 @@ class RevisionBackends:
         if spec != self._spec:
             self._spec = spec
             changes.append(RevisionSet(spec))
-        touched = self._read(spec, before)
-        failure = self._start_failure(revision, answers.has_answer(self.key), now_s)
+        touched = self._read_endpoints(spec, before)
+        failure = self._update_failure(revision, answers.has_answer(self.key), now_s)
         if failure != self._failure:
             self._failure = failure
             changes.append(RevisionFailed(self.key, failure) if failure else RevisionRecovered(self.key))
-        share = self._share(spec, now_s)
-        service = self._service(mode)
+        share = self._share_kind(spec, now_s)
+        service = self._service_in_place(mode)
         context = ReportContext(
             self.port_name,
             spec.connection.tls is not None,
@@ -218,7 +218,7 @@ class RevisionBackends:
 
     # --- within ---
 
-    def _read(self, spec: RevisionSpec, before: ReportContext | None) -> dict[str, None]:
+    def _read_endpoints(self, spec: RevisionSpec, before: ReportContext | None) -> dict[str, None]:
         """Read the endpoints; return the pods that may have changed, sorted by address."""
         port_name, with_tls = self.port_name, spec.connection.tls is not None
         if before is None or (before.port_name, before.with_tls) != (port_name, with_tls):
@@ -238,7 +238,7 @@ class RevisionBackends:
                 self.activators, self.index = activators, index
         return touched
 
-    def _start_failure(self, revision: Revision, is_up: bool, now_s: float) -> str:
+    def _update_failure(self, revision: Revision, is_up: bool, now_s: float) -> str:
         """Record whether the conditions show a failure; return its cause in one line, empty if a start is possible."""
         failure = failure_of(revision)
         self.failing = failure is not None
@@ -254,7 +254,7 @@ class RevisionBackends:
             log.warning("%s: %s; its requests are refused until a pod answers: %s", self.key, *failure[:2])
         return failure.cause
 
-    def _share(self, spec: RevisionSpec, now_s: float) -> str:
+    def _share_kind(self, spec: RevisionSpec, now_s: float) -> str:
         """Return the pods of which this activator has a share; without an index it is alone after SHARE_PATIENCE_S."""
         if not self._shares or spec.container_concurrency == 0:
             return EVERY
@@ -282,7 +282,7 @@ class RevisionBackends:
         backend = self._pods.get(identity)
         return None if backend is None or backend.terminating else backend.address
 
-    def _service(self, mode: str) -> str:
+    def _service_in_place(self, mode: str) -> str:
         """Return the Service's address if it replaces the pods; empty: pods are reached directly."""
         if (not self.by_service and mode != MESH_ENABLED) or not self.ready_pods or not self.service_answers():
             return ""

@@ -117,7 +117,7 @@ class AddressAllocator:
             reserved = ProgramAddress(is_chosen=True)
             try:
                 reserved.path = socket_of(settings, self._environ)
-                return reserved if reserved.path else ProgramAddress(path=self._path(number))
+                return reserved if reserved.path else ProgramAddress(path=self._new_socket_path(number))
             except ConfigError as error:
                 reserved.problem = error.problems[0]
             except OSError as error:
@@ -196,9 +196,10 @@ class AddressAllocator:
         busy.taken = tuple(ports)
         return busy
 
-    def _path(self, number: int) -> str:
+    def _new_socket_path(self, number: int) -> str:
+        """Return the path of a new Unix socket; create the common folder if there is none. Raises OSError."""
         if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix="activator-", dir=self._base())
+            self._folder = tempfile.mkdtemp(prefix="activator-", dir=self._base_folder())
             os.chmod(self._folder, 0o711)  # a program of another user has to reach its own folder in it
             self._reaping.add_folder(self._folder)
         path = os.path.join(self._folder, str(number), "socket")
@@ -206,7 +207,7 @@ class AddressAllocator:
             raise OSError(errno.ENAMETOOLONG, "the path is too long: set TMPDIR to a shorter folder", path)
         return path
 
-    def _base(self) -> str:
+    def _base_folder(self) -> str:
         """Return the folder of the service, the runtime folder of the user, or the one for temporary files."""
         service = self._environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         user = self._environ.get("XDG_RUNTIME_DIR", "") if os.geteuid() != 0 else ""  # only that user can enter it

@@ -440,7 +440,7 @@ class ChildProcess(Unit):
         return "it has just ended" if self._has_ended or self._child.returncode is not None else ""
 
     def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
-        child, own = self._child, self._program_address
+        child, program_address = self._child, self._program_address
         assert child is not None, "it is settled"
         pipes = {pipe.name: pipe for pipe in child.pipes}
         descriptors = [os.pidfd_open(child.pid)]
@@ -454,7 +454,8 @@ class ChildProcess(Unit):
                 os.close(descriptor)
             raise
         program = HandedProgram(
-            *(self.identity, child.pid, self.address, own.port, own.path, own.is_chosen, *state),
+            *(self.identity, child.pid, self.address),
+            *(program_address.port, program_address.path, program_address.is_chosen, *state),
             self.output.ready.is_set(),
             "" if self._cgroup is None else str(self._cgroup.path),
             self.output.finished_lines(),

@@ -108,11 +108,11 @@ class Fleet:
         self.revision = revision
         self.log = log
         self.home = ""  # the group whose budget its processes count against
-        self.wanted = 0
+        self.wanted = 0  # processes that are to start or run
         self.may_sleep = True  # surplus processes are put to sleep if they can be
         self.start_s = 0.0  # how long the last start took
         self.wake_s = 0.0  # how long the last wake took
-        self.processes: dict[str, LocalProcess] = {}
+        self.processes: dict[str, LocalProcess] = {}  # in any state, by identity
         self.crashes = 0  # failed starts in a row
         self.failure = ""  # why it cannot start; empty if it can, or if another start may be tried
         self.last_failure = ""  # why its last program failed, until one works
@@ -150,7 +150,7 @@ class Fleet:
         """Forget the failed starts: a program has started, or has received the one request of its life."""
         self.crashes, self.last_failure = 0, ""
 
-    def crashed(self, cause: str, process: LocalProcess) -> None:
+    def count_crash(self, cause: str, process: LocalProcess) -> None:
         """Count a failed program; the count begins again if the revision was changed after that program was started."""
         self.crashes = self.crashes + 1 if process.revision == self.revision else 1
         self.last_failure = cause

@@ -233,7 +233,7 @@ class ProcessSupervisor(LifetimeListener):
         self._units.take_ownership(former)
 
     def unfreeze(self) -> None:
-        """Continue after `freeze`."""
+        """Start and stop programs again, after `freeze`; programs that were given away and not taken are kept."""
         self.is_frozen = False
         if self._received is not None:
             self._received.close()  # a revision that is set from now on is another one
@@ -478,7 +478,7 @@ class ProcessSupervisor(LifetimeListener):
                     self._reconcile(other)  # it waited for the port
 
     def _record_crash(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
-        fleet.crashed(cause, process)
+        fleet.count_crash(cause, process)
         most_s = process.unit.retry_max_s or CRASH_BACKOFF_MAX_S
         backoff_s = grown_s(CRASH_BACKOFF_INITIAL_S, fleet.crashes - 1, most_s)
         fleet.not_before_s = self._now() + backoff_s
