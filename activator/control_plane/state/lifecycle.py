@@ -80,7 +80,7 @@ TRANSITIONS: Final = (
     *(Transition(state, OUSTED, (DRAINING,), _NEWER) for state in (PENDING, READY, NOT_READY, QUARANTINED, RECOVERING)),
     Transition(DRAINING, OUSTED, (DRAINING,), _NEWER),
     Transition(
-        DRAINING, RETURNED, (DRAINING, PENDING, READY, NOT_READY, *_EJECTED), "the newer one has left its address"
+        DRAINING, RETURNED, (DRAINING, PENDING, READY, NOT_READY, *_EJECTED), "the newer one has left the address"
     ),
 )
 
