@@ -23,7 +23,7 @@ from activator.messages import (
 
 CHANGE_QUEUE_MAX: Final = 100_000  # folded changes waiting for the state worker, or in one revision that waits
 
-# Changes that sources repeat, and changes that no source repeats; the content of the others is observed again.
+# Changes that sources repeat, and changes that nothing repeats; the content of all further kinds is observed again.
 OF_SOURCES: Final = (RevisionSet, RevisionGone, RevisionFailed, RevisionRecovered, ObservedPod, PodGone, PodsListed)
 _NOT_REPEATED: Final = (Probed, SlotDrained, RevisionBroken)
 

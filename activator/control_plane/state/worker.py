@@ -218,7 +218,7 @@ class StateWorker:
             raise
 
     def turn(self) -> bool:
-        """Handle one batch; False if there was nothing to do.
+        """Apply one batch of changes, and send its effects; return False if there was nothing to do.
 
         An exception is a bug outside of any one change; the work in hand is resynchronized.
         """

@@ -259,7 +259,7 @@ class ActivationsMode(ClusterMode):
         return uid is not None and self.replicas.writes(uid)
 
     def _load_changed(self, load: Load) -> None:
-        """Pass on the load of a revision, summed over all replicas."""
+        """Give the load of a revision, summed over all replicas, to its scaling, its front and its diagnosis."""
         self._scaling.load(load)
         self.fronts.receive_load(load)
         if load.in_flight or load.queued:
