@@ -104,7 +104,7 @@ class Supervision:
         return max((self.in_a_row(key, now_s) for key in self._panics), default=0)
 
     def next_backoff_s(self, now_s: float) -> float:
-        """Return the longest backoff that the next panic of an owner has, without jitter; 0.0 if none has failed recently."""
+        """Return the longest backoff of any owner at its next panic, without jitter; 0.0 without a recent panic."""
         recent = [panics for key in self._panics if (panics := self._recent(key, now_s)) is not None]
         return max((panics.backoff.ceiling_s for panics in recent), default=0.0)
 
