@@ -226,8 +226,8 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
         load()
         zygote = fork_zygote()  # after the modules are loaded, before there is an event loop or a thread
     if zygote is not None:
-        reaping.born(zygote.process)
-        zygote.ended = reaping.exited
+        reaping.add_group(zygote.process)
+        zygote.ended = reaping.remove_group
 
     async def serve() -> int:
         settings = Settings(*loaded, reload=reload)

@@ -102,13 +102,13 @@ class TimedReflector(Reflector[Object]):
 
     spent_s = 0.0
 
-    def _event(self, line: bytes) -> None:
+    def _apply_event(self, line: bytes) -> None:
         began_s = time.perf_counter()
         self._line(line)
         self.spent_s += time.perf_counter() - began_s
 
     def _line(self, line: bytes) -> None:
-        super()._event(line)
+        super()._apply_event(line)
 
 
 class BirthsAndDeaths(TimedReflector[Object]):
@@ -197,7 +197,7 @@ class Slices:
 
     def _flush(self) -> None:
         self._is_due = False
-        for change in self._pods.changes(False):
+        for change in self._pods.take_changes(False):
             self._submit(change)
 
 
@@ -245,7 +245,7 @@ class FloodSource:
     async def _check(self) -> None:
         while True:
             await asyncio.sleep(min(KUBE_CHECK_INTERVAL_S, self.relister.interval_s))
-            self.relister.check()
+            self.relister.wake_if_due()
 
     async def _pull(self) -> None:
         """Request each awaited pod, one after the other, until it is ready."""

@@ -47,7 +47,7 @@ class World:
         self.worker = StateWorker(
             now,
             self._apply,
-            self.prober.order,
+            self.prober.execute,
             lambda source, key: None,
             supervision=supervision,
             before_batch=self.data.write_out,

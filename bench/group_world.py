@@ -96,7 +96,7 @@ class Revision:
 class World:
     """The simulated machine: programs, which are reported to `BudgetGroup`, and requests."""
 
-    is_held = False
+    is_frozen = False
 
     def __init__(self, rng: Random, report_s: float = 0.0) -> None:
         self.now_s = 1.0

@@ -206,10 +206,10 @@ def _work(world: World) -> None:
 class _NoListener:
     """Ignores what the source learns beside its changes."""
 
-    def settled(self, settings: ClusterSettings) -> None:
+    def settings_changed(self, settings: ClusterSettings) -> None:
         pass
 
-    def worked_out(self, key: str) -> None:
+    def pass_done(self, key: str) -> None:
         pass
 
     def tls_of(self, namespace: str) -> PodTls | None:

@@ -84,14 +84,14 @@ async def measured(objects: int) -> Noop:
         events = lines()
         began_s = time.perf_counter()
         for line in events:
-            reflector._event(line)
+            reflector._apply_event(line)
             source.flush()
         best_us = min(best_us, (time.perf_counter() - began_s) * 1e6 / EVENTS)
     events = lines()
 
     def once() -> None:
         for line in events:
-            reflector._event(line)
+            reflector._apply_event(line)
             source.flush()
 
     allocated = allocations(once, EVENTS)

@@ -164,7 +164,7 @@ class App:
         self._admin: AdminPort | None = None
         self._drained: asyncio.Future[bool] = loop.create_future()
         self.is_serving = False
-        self._rights = UserRights(channel.send_command, self.control.settle, self._control_tasks.start)
+        self._rights = UserRights(channel.send_command, self.control.wait_until_applied, self._control_tasks.start)
         self.membership: Membership | None = None
         self.health = Health(self, self.control, self.sources, channel.send_command)
         self.quota_state = QuotaState(self.config.state, self.workers)
@@ -193,7 +193,9 @@ class App:
         if self.membership is not None:
             await self.membership.start()  # first: others may know more of revisions that were dropped and came back
         self.control.configure(self.config, self.settings.specs)
-        await self.control.settle()  # before that, requests to what the file names would be answered "no route"
+        await (
+            self.control.wait_until_applied()
+        )  # before that, requests to what the file names would be answered "no route"
         await self.sources.start(self.membership)
         self.health.report_pending()
         await self.upgrades.commit()
@@ -245,7 +247,7 @@ class App:
         await self._control_tasks.close()
         if self._admin is not None:
             await self._admin.close()
-        await self.control.leave()
+        await self.control.close_connections()
         await self.upgrades.requests_ended()
         await self._manager.finish()
         await self._upgrade_tasks.close()

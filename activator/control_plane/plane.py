@@ -91,7 +91,12 @@ class ControlPlane:
         panicked = supervision.panicked
         self.prober = Prober(tasks, self.submit, rng, now, self, panicked, TcpProber(now).probe)
         self.worker = StateWorker(
-            now, self._apply, self.prober.order, self._resubmit, supervision=supervision, before_batch=write_out
+            now,
+            self._send_effects,
+            self.prober.execute,
+            self._resubmit,
+            supervision=supervision,
+            before_batch=write_out,
         )
         self.health_checks = HealthChecks(tasks, self.submit, self.worker.model, now)
         self.controllers = Controllers(now)
@@ -116,7 +121,7 @@ class ControlPlane:
             ("scaling", self._scale),
             ("health checks", self.health_checks.run),
         ):
-            failed = self.worker.supervision.task_failed(name, self._now)
+            failed = self.worker.supervision.error_handler_of_task(name, self._now)
             self._tasks.start(name or "state worker", keep_running(step, failed))
 
     async def close(self) -> None:
@@ -124,15 +129,15 @@ class ControlPlane:
         for source in self._sources:
             await source.close()
 
-    async def leave(self) -> None:
+    async def close_connections(self) -> None:
         """Close the connections of sources; another process of the activator has taken over the programs."""
-        await self.containers.leave()
+        await self.containers.close_connections()
 
     def is_alive(self) -> bool:
         """Return True if the loop of the state worker turns."""
         return self._now() - self.worker.turned_s < STALLED_AFTER_S
 
-    async def settle(self) -> None:
+    async def wait_until_applied(self) -> None:
         """Wait until all submitted changes have been applied, for START_SETTLE_S at most."""
         until_s = self._now() + START_SETTLE_S
         while not self.worker.is_settled() and self._now() < until_s:
@@ -241,7 +246,7 @@ class ControlPlane:
         await source.start()
 
     def pending(self) -> list[str]:
-        """Return what the sources have to receive before the program is ready to serve."""
+        """Return what the sources have still to receive before the activator is ready to serve."""
         return [reason for source in self._sources for reason in source.pending()]
 
     def is_listed(self) -> bool:
@@ -259,7 +264,7 @@ class ControlPlane:
         try:
             self._receive(message)
         except Exception as error:
-            self._failed("receiver of messages", message, error)
+            self._record_failure("receiver of messages", message, error)
 
     def _receive(self, message: ToControl) -> None:
         if isinstance(message, Load):
@@ -279,15 +284,15 @@ class ControlPlane:
     # --- from the prober and the fixed pods ---
 
     def pod_failed(self, key: str) -> None:
-        """Handle a probe that a pod of the revision did not answer (`ProbeListener`)."""
+        """Record that a pod of the revision did not answer a probe (`ProbeListener`)."""
         self._unreachable.pod_failed(key)
 
     def pod_answered(self, key: str) -> None:
-        """Handle a probe that a pod of the revision answered (`ProbeListener`)."""
+        """Record that a pod of the revision answered a probe (`ProbeListener`)."""
         self._unreachable.recover(key)
 
     def _pods_changed(self, key: str, new_pods: bool) -> None:
-        """Report to the judge of reachability that a revision has new pods, or the same ones."""
+        """Report to `UnreachableRevisions` that a revision has new pods, or the same ones again."""
         self._unreachable.pods_changed(key, new_pods)
 
     # --- within ---
@@ -298,7 +303,7 @@ class ControlPlane:
         waits = [f"waits for {', '.join(waits_for)}, which it depends on"] if waits_for else []
         return [*self.file.fixed_pods.problems(key), *waits, *self.processes.supervisor.fleets.problems(key)]
 
-    def _apply(self, effects: list[Effect]) -> None:
+    def _send_effects(self, effects: list[Effect]) -> None:
         """Send effects to the data plane, and then to the parts of the control plane that use them."""
         self._send(effects)
         self.health_checks.applied(effects)
@@ -306,9 +311,9 @@ class ControlPlane:
             try:
                 source.applied(effects)
             except Exception as error:  # an error of the source: the effects have arrived nevertheless
-                self._failed(f"source {type(source).__name__}", effects, error)
+                self._record_failure(f"source {type(source).__name__}", effects, error)
 
-    def _failed(self, name: str, work: object, error: Exception) -> None:
+    def _record_failure(self, name: str, work: object, error: Exception) -> None:
         """Record an exception that `work` caused in a part of the control plane, and log it."""
         self.worker.supervision.panicked(TASK + name, work, error, self._now())
         log.error(
@@ -316,7 +321,7 @@ class ControlPlane:
         )
 
     def _resubmit(self, source: str, key: str) -> None:
-        """Request the source of a revision to submit it again, because a change from `source` was lost."""
+        """Have the source of a revision submit it again, because a change from `source` was lost."""
         if source == PUSH:
             return  # pods repeat their reports
         for declaring in self._sources:
@@ -326,12 +331,13 @@ class ControlPlane:
         self.submit(RevisionGone(key))
 
     async def _sweep(self) -> None:
-        """Wait for one interval; then have the state worker check the revisions with data that may be too old."""
+        """Wait for one interval; then have the state worker check what may be too old or unconfirmed."""
         await pause(SWEEP_INTERVAL_S)
         for key in list(self.worker.model.aging):
             self.submit(Sweep(key))
-        self.worker.check_confirmed()
+        self.worker.rebuild_unconfirmed()
 
     async def _scale(self) -> None:
+        """Wait for one interval; then have the source of processes decide on scales and turns that are due."""
         await pause(until_next(SCALE_TICK_S, self._now()))
         self.processes.tick()

@@ -46,7 +46,7 @@ KUBE_BODY_BYTES_MAX: Final = 64 * MIB  # one response, for example one page of a
 KUBE_LISTS_AT_ONCE_MAX: Final = 4  # so that lists after an outage do not crowd out other calls
 KUBE_WRITES_AT_ONCE_MAX: Final = 16  # a separate budget, so that the start of a revision does not wait for a list
 KUBE_LINE_BYTES_MAX: Final = 8 * MIB  # one watch event; etcd accepts objects of 1.5 MiB
-KUBE_INFLATED_PER_TURN_MAX: Final = MIB  # inflated bytes of a compressed response; take 3 ms
+KUBE_INFLATED_PER_TURN_MAX: Final = MIB  # inflated bytes of a response before the loop gets a turn; take 3 ms
 
 SERVER_ERROR: Final = 500
 
@@ -179,7 +179,7 @@ class KubeClient:
 
     @asynccontextmanager
     async def _bounded(self, verb: str) -> AsyncIterator[None]:
-        """Bound the call in time, and convert its exceptions to KubeError."""
+        """Bound the call in time, record whether the API answers, and convert exceptions to KubeError."""
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 yield
@@ -201,7 +201,7 @@ class KubeClient:
             raise
 
     async def _accepted(self, call: _Call) -> aiohttp.ClientResponse:
-        """Return a response with a status 2xx, its body not read; raise RefusedError for any other status."""
+        """Send the call; return its response, the body not read. Raise RefusedError for a status other than 2xx."""
         response = await self._send(call)
         if response.status == UNAUTHORIZED and await self._renew_credentials(call.verb, response):
             response = await self._send(call)
@@ -215,7 +215,7 @@ class KubeClient:
         raise refusal_of_answer(response.status, refused, _retry_after_s(response))
 
     async def _renew_credentials(self, verb: str, response: aiohttp.ClientResponse) -> bool:
-        """Return True if there are new credentials for another attempt; `response` is then released."""
+        """Read the credentials again; return True if that allows another attempt: then `response` is released."""
         try:
             renewed = await self._credentials.renew()
         except BaseException:

@@ -65,7 +65,7 @@ class Credentials:
         """Return a session with its own connections; raise CredentialsError on failure."""
         async with self._lock:
             if self._configuration is None:
-                await self._read()
+                await self._read_all()
             assert self._configuration is not None
         try:
             self.transport_changed = False
@@ -93,18 +93,18 @@ class Credentials:
             await _bounded(self._loader.load_from_exec_plugin())  # does nothing while the credentials are valid
             configuration.api_key["BearerToken"] = self._loader.token
         elif self._loader is None or not _costs_a_call(self._loader):
-            await self._read()
+            await self._read_all()
 
     async def renew(self) -> bool:
         """Read everything again after a 401; return False if that was done a moment ago. Raise CredentialsError."""
         async with self._lock:
             if self._now() - self._read_s < KUBE_RENEW_MIN_S:
                 return False
-            await self._read()
+            await self._read_all()
             self.renewals_total += 1
             return True
 
-    async def _read(self) -> None:
+    async def _read_all(self) -> None:
         """Read the whole configuration, and use it from now on."""
         lean_import.prepare("kubernetes_asyncio")
         from kubernetes_asyncio.client import Configuration

@@ -58,7 +58,7 @@ class Decoding(Generic[Object]):
         try:
             return self._object.decode(item)
         except msgspec.DecodeError as error:
-            self._failed(bytes(item), error)
+            self._count_unreadable(bytes(item), error)
             return None
 
     def event(self, line: bytes) -> WatchEvent[Object] | WatchEvent[BareObject]:
@@ -93,7 +93,7 @@ class Decoding(Generic[Object]):
         except msgspec.DecodeError as error:
             raise UnreadableError(f"not a watch event: {error}") from error
 
-    def _failed(self, item: bytes, error: msgspec.DecodeError) -> None:
+    def _count_unreadable(self, item: bytes, error: msgspec.DecodeError) -> None:
         """Count an item that cannot be read, and note its name if its metadata can."""
         self.failures_total += 1
         try:

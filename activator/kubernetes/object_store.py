@@ -48,7 +48,7 @@ class Handler(Protocol[Object_contra]):
         """Handle an object whose events were lost or are late; its differences, if any, have been delivered."""
 
     def listed(self, objects: Mapping[Key, Object_contra]) -> None:
-        """Handle that the store equals a whole list; the differences have been delivered. Do not keep `objects`."""
+        """Handle a whole list, which the store equals now; differences have been delivered. Do not keep `objects`."""
 
 
 class ObjectStore(Generic[Object]):
@@ -61,7 +61,9 @@ class ObjectStore(Generic[Object]):
         self._name = name
         self._handler = handler
         self.objects: dict[Key, Object] = {}
-        self._touched: set[Key] | None = None  # objects with an event since `begin_comparison`; None: no comparison
+        self._with_event: set[Key] | None = (
+            None  # objects with an event since `begin_comparison`; None: none is under way
+        )
         self._tombstones: dict[Key, int] = {}  # by key of a removed object: up to which version events are stale
         self.received_total = 0
         self.unchanged_total = 0
@@ -91,37 +93,39 @@ class ObjectStore(Generic[Object]):
             self._handler_failed("listed", error)
 
     def begin_comparison(self) -> None:
-        """Start to note events; call it before the list for a comparison is requested."""
-        self._touched = set()
+        """Note which objects have events from now on; call it before the list for a comparison is requested."""
+        self._with_event = set()
 
     def end_comparison(self) -> None:
         """Stop noting events, whether or not the comparison succeeded."""
-        self._touched = None
+        self._with_event = None
 
     def differing(self, listed: Mapping[Key, VersionOnly], version: str) -> list[Key]:
-        """Return the keys that `compare` would have to check, from a list of versions; the list is as for `compare`."""
-        touched = self._touched or set()
+        """Return the keys of the objects that `repair` needs, from a list of versions, which is as for `repair`."""
+        with_event = self._with_event or set()
         number = version_number(version)
         unlisted = [key for key in self.objects if key not in listed]
-        unlisted = [key for key in unlisted if not _is_newer(self.objects[key], number, key in touched)]
-        return unlisted + [key for key, item in listed.items() if self._is_behind(key, item.metadata, key in touched)]
+        unlisted = [key for key in unlisted if not _is_newer(self.objects[key], number, key in with_event)]
+        return unlisted + [
+            key for key, item in listed.items() if self._is_behind(key, item.metadata, key in with_event)
+        ]
 
-    def compare(self, listed: Mapping[Key, Object], version: str, scope: Scope | None) -> Counter[str]:
+    def repair(self, listed: Mapping[Key, Object], version: str, scope: Scope | None) -> Counter[str]:
         """Repair missed events from a list at `version`; return how often each kind of miss was found.
 
         The list was read from the source itself after `begin_comparison`, so it is no older than the store was then.
         """
-        touched = self._touched or set()
+        with_event = self._with_event or set()
         number = version_number(version)
         repairs: Counter[str] = Counter()
         for key, old in list(self.objects.items()):
-            if key not in listed and _in_scope(scope, old.metadata) and not _is_newer(old, number, key in touched):
+            if key not in listed and _in_scope(scope, old.metadata) and not _is_newer(old, number, key in with_event):
                 repairs["missed_delete"] += 1
                 self._remove(key)
                 if number is not None:
                     self._tombstones[key] = number
         for key, item in listed.items():
-            miss = self._miss(item, key in touched)
+            miss = self._miss(item, key in with_event)
             if miss:
                 repairs[miss] += 1
                 self._put(item)
@@ -129,9 +133,9 @@ class ObjectStore(Generic[Object]):
                     self._deliver_resync(item)
         return repairs
 
-    def _miss(self, item: Object, touched: bool) -> str:
+    def _miss(self, item: Object, had_event: bool) -> str:
         """Return the kind of miss that a listed object shows; empty: none."""
-        if not self._is_behind(item.key, item.metadata, touched):
+        if not self._is_behind(item.key, item.metadata, had_event):
             return ""
         old = self.objects.get(item.key)
         if old is None:
@@ -140,31 +144,31 @@ class ObjectStore(Generic[Object]):
             return "missed_recreate"
         return "version_only" if unchanged(old, item) else "missed_change"
 
-    def _is_behind(self, key: Key, listed: Metadata | Version, touched: bool) -> bool:
+    def _is_behind(self, key: Key, listed: Metadata | Version, had_event: bool) -> bool:
         """Return True if the store's state of an object is older than the list's."""
         old = self.objects.get(key)
         if old is None:
-            return not touched  # touched: deleted during the list
+            return not had_event  # else it was deleted during the list
         known = old.metadata.resource_version
         if listed.resource_version == known:
             return False
         before, now = version_number(known), version_number(listed.resource_version)
-        return now > before if now is not None and before is not None else not touched
+        return now > before if now is not None and before is not None else not had_event
 
     # --- events -----------------------------------------------------------------------------------------------------
 
     def added_or_modified(self, new: Object) -> None:
-        """Handle an ADDED or MODIFIED event; the type reflects the server's view, not the store's."""
+        """Apply an ADDED or MODIFIED event; its type reflects the server's view, not the store's."""
         old = self.objects.get(new.key)
         number = version_number(new.metadata.resource_version)
         if number is not None and self._is_stale(new.key, old, number):
             self.stale_total += 1
             return
-        self._touch(new.key)
+        self._note_event(new.key)
         self._put(new)
 
     def deleted(self, metadata: Metadata) -> None:
-        """Handle a DELETED event: the object was deleted or is no longer selected."""
+        """Apply a DELETED event: the object was deleted or is no longer selected."""
         key = (metadata.namespace, metadata.name)
         old = self.objects.get(key)
         if old is None:
@@ -174,7 +178,7 @@ class ObjectStore(Generic[Object]):
         if old.metadata.uid != metadata.uid or (number is not None and known is not None and number < known):
             self.stale_total += 1
             return
-        self._touch(key)
+        self._note_event(key)
         self._remove(key)
 
     def _is_stale(self, key: Key, old: Object | None, number: int) -> bool:
@@ -186,16 +190,16 @@ class ObjectStore(Generic[Object]):
         known = None if old is None else version_number(old.metadata.resource_version)
         return known is not None and number <= known
 
-    def progressed(self, version: str) -> None:
+    def drop_tombstones(self, version: str) -> None:
         """Drop the tombstones up to `version`, which the watch has reached: no older event can arrive."""
         if self._tombstones:
             number = version_number(version)
             if number is not None:
                 self._tombstones = {key: until for key, until in self._tombstones.items() if until > number}
 
-    def _touch(self, key: Key) -> None:
-        if self._touched is not None:
-            self._touched.add(key)
+    def _note_event(self, key: Key) -> None:
+        if self._with_event is not None:
+            self._with_event.add(key)
 
     # --- lists and events ---------------------------------------------------------------------------------------------
 
@@ -243,11 +247,11 @@ def _is_same_in_another_version(old: KubeObject, new: KubeObject) -> bool:
     return old.metadata.uid == new.metadata.uid and old.metadata.resource_version != new.metadata.resource_version
 
 
-def _is_newer(old: KubeObject, list_number: int | None, touched: bool) -> bool:
+def _is_newer(old: KubeObject, list_number: int | None, had_event: bool) -> bool:
     """Return True if the store's object is newer than the list that does not have it."""
     known = version_number(old.metadata.resource_version)
     if list_number is None or known is None:
-        return touched
+        return had_event
     return known > list_number
 
 

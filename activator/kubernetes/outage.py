@@ -28,8 +28,8 @@ class Outage:
     def __init__(self, now: Now) -> None:
         self._now = now
         self._listeners: list[Callable[[], None]] = []
-        self._began_s = -NEVER
-        self._woke_s = -NEVER
+        self._began_s = -NEVER  # when the last outage began
+        self._woke_s = -NEVER  # when the listeners were last called
         self._gap_s = WAKES_APART_INITIAL_S  # shortest time until the next wake
         self.is_on = False
         self.wakes_total = 0

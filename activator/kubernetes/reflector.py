@@ -61,8 +61,8 @@ _RESUMABLE = frozenset({401, 403, 404, 408, 429})  # refusals of a watch after w
 class Reflector(Generic[Object]):
     """The objects of one selection, as the API has them.
 
-    Start `run` as a task, and call `check` about once a second. `synced`: the first list has arrived. `version` is the
-    resource version of the store; if it is empty, the next step is a list.
+    Start `run` as a task, and call `abort_if_stalled` about once a second. `synced`: the first list has arrived.
+    `version` is the resource version of the store; if it is empty, the next step is a list.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Reflector(Generic[Object]):
         if self._stream is not None:
             self._stream.abort(self._relist_cause)
 
-    def check(self) -> None:
-        """End a watch that has stalled. Call it about once a second."""
+    def abort_if_stalled(self) -> None:
+        """End the watch if it has stalled, and log unreadable objects. Call it about once a second."""
         self._log_decode_failures()
         stream = self._stream
         if stream is None:
@@ -169,11 +169,11 @@ class Reflector(Generic[Object]):
             await self._watch()
         except KubeError as failure:
             error = failure
-            self._failed(failure)
+            self._record_failure(failure)
         except Exception as failure:
             error = failure
             self.version = ""
-            self._note("internal", failure)
+            self._count_and_log("internal", failure)
             log.exception("%s: the watch failed with an unexpected exception; all objects are listed again", self.name)
         lasted = self._stream_began_s >= 0 and self._now() - self._stream_began_s >= KUBE_STEADY_S
         self._stream_began_s = -NEVER
@@ -185,17 +185,18 @@ class Reflector(Generic[Object]):
             self._backoff.lower(KUBE_GO_ON_MAX_S)
         return self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
 
-    def _failed(self, error: KubeError) -> None:
+    def _record_failure(self, error: KubeError) -> None:
         """Record a failure; clear the version if the watch cannot continue from it."""
-        self._note(error.kind, error)
+        self._count_and_log(error.kind, error)
         refused = isinstance(error, RefusedError) and 400 <= error.status < 500 and error.status not in _RESUMABLE
         if refused or isinstance(error, LineTooLongError | UnreadableError | RelistError):
             self.version = ""
 
-    def _note(self, kind: str, error: Exception) -> None:
+    def _count_and_log(self, kind: str, error: Exception) -> None:
+        """Count a failure; log the first in a row, and the sixth."""
         self.errors_total[kind] += 1
         self.last_error = f"{kind}: {error}"
-        # Log the first failure in a row and the sixth, but not for a kind that the cluster does not have.
+        # The sixth failure is not logged for a kind that the cluster does not have.
         if self._backoff.failures == 0 or (self._backoff.failures == 5 and kind != _NO_SUCH_KIND):
             log.warning("%s: %s (%s)", self.name, error, kind)
 
@@ -237,16 +238,16 @@ class Reflector(Generic[Object]):
             while lines := await stream.lines():
                 self._stream_read_s = self._now()
                 self.answered()
-                await self._events(stream, lines)
+                await self._apply_events(stream, lines)
         finally:
             self._stream = None
             stream.close()
 
-    async def _events(self, stream: WatchStream, lines: list[bytes]) -> None:
+    async def _apply_events(self, stream: WatchStream, lines: list[bytes]) -> None:
         """Apply the lines, and let the loop turn after many."""
         events = size = 0
         for line in lines:
-            self._event(line)
+            self._apply_event(line)
             events += 1
             size += len(line)
             if events >= KUBE_EVENTS_PER_TURN_MAX or size > KUBE_BYTES_PER_TURN_MAX:
@@ -254,7 +255,7 @@ class Reflector(Generic[Object]):
                 await self._pause(0)
                 stream.raise_if_aborted()
 
-    def _event(self, line: bytes) -> None:
+    def _apply_event(self, line: bytes) -> None:
         """Apply one line of the watch to the store, and advance `version`."""
         event = self.decoding.event(line)
         kind, received = event.type, event.object
@@ -271,7 +272,7 @@ class Reflector(Generic[Object]):
             raise UnreadableError(f"an event of the unknown type {kind[:40]!r}")
         if metadata.resource_version:
             self.version = metadata.resource_version
-            self.contents.progressed(self.version)
+            self.contents.drop_tombstones(self.version)
 
     def _log_decode_failures(self) -> None:
         """Log unreadable objects: the first at once, then at most once per interval."""

@@ -46,7 +46,7 @@ log = logging.getLogger("activator.kubernetes")
 
 
 class Relister(Generic[Object]):
-    """The reconciliation of one reflector. Start `run` as a task, and call `check` about once a second.
+    """The reconciliation of one reflector. Start `run` as a task, and call `wake_if_due` about once a second.
 
     `repairs_total` counts by kind: missed_add, missed_change, missed_delete, missed_recreate, and version_only (an
     update of irrelevant fields). `rounds_total`, `failed_rounds_total` and `spent_s` measure the cost.
@@ -91,7 +91,7 @@ class Relister(Generic[Object]):
         return True
 
     def relax(self, scope: Scope) -> None:
-        """Undo one `expedite`."""
+        """Undo one `expedite` of this scope: its caller no longer waits."""
         waiting = self._expedited.get(scope, 0)
         if waiting > 1:
             self._expedited[scope] = waiting - 1
@@ -104,9 +104,9 @@ class Relister(Generic[Object]):
         while True:
             await self._is_due.wait()
             self._is_due.clear()
-            await self.tick()
+            await self.run_due_rounds()
 
-    def check(self) -> None:
+    def wake_if_due(self) -> None:
         """Wake `run` if a round is due.
 
         One caller checks all relisters: four tasks that woke up each second by themselves were more than half of the
@@ -123,7 +123,7 @@ class Relister(Generic[Object]):
             self._next_s = self._expedited_next_s = self._now()
             self._is_due.set()
 
-    async def tick(self) -> None:
+    async def run_due_rounds(self) -> None:
         """Run the rounds that are due."""
         now_s = self._now()
         if not self._reflector.synced or not self._reflector.version:
@@ -137,9 +137,9 @@ class Relister(Generic[Object]):
                 await self._reconcile_expedited()
             self._backoff.reset()
         except KubeError as error:
-            self._failed(now_s, error)
+            self._record_failed_round(now_s, error)
         except Exception as error:
-            self._failed(now_s, error)
+            self._record_failed_round(now_s, error)
             log.exception("%s: the comparison failed", self._reflector.name)
 
     async def _reconcile_expedited(self) -> None:
@@ -155,7 +155,7 @@ class Relister(Generic[Object]):
         reflector = self._reflector
         async with reflector.list_lock:
             began_s = self._now()
-            repairs = await self._compare_all() if scope is None else await self._compare(scope)
+            repairs = await self._compare_all() if scope is None else await self._compare_and_repair(scope)
             if repairs is None:
                 return 0
             ended_s = self._now()
@@ -169,7 +169,7 @@ class Relister(Generic[Object]):
         return missed
 
     async def _compare_all(self) -> Counter[str] | None:
-        """Compare by versions; return the repairs, or None if there is nothing to compare with."""
+        """Compare by versions, and repair; return the repairs, or None if the list was older than the store."""
         reflector = self._reflector
         version_before = reflector.version
         reflector.contents.begin_comparison()
@@ -177,23 +177,23 @@ class Relister(Generic[Object]):
             versions, version = await list_all(
                 self._client, reflector.selection, self._versions, self._pause, self._page_objects, ONLY_METADATA
             )
-            if not self._is_current(version_before, version):
+            if not self._is_current_or_relist(version_before, version):
                 return None
             differing = reflector.contents.differing(versions, version)
         finally:
             reflector.contents.end_comparison()
         if len(differing) > KUBE_COMPARED_SINGLY_MAX:
-            return await self._compare(None)
+            return await self._compare_and_repair(None)
         repairs: Counter[str] = Counter()
         for namespace, name in differing:
-            repaired = await self._compare(Scope(namespace, name=name))
+            repaired = await self._compare_and_repair(Scope(namespace, name=name))
             if repaired is None:
                 return None
             repairs += repaired
         return repairs
 
-    async def _compare(self, scope: Scope | None) -> Counter[str] | None:
-        """Compare whole objects, all or those in `scope`; return the repairs, or None as `_compare_all` does."""
+    async def _compare_and_repair(self, scope: Scope | None) -> Counter[str] | None:
+        """Compare whole objects, all or those in `scope`, and repair; return the repairs, or None as `_compare_all`."""
         reflector = self._reflector
         selection = reflector.selection if scope is None else scope.narrowed(reflector.selection)
         version_before = reflector.version
@@ -202,23 +202,24 @@ class Relister(Generic[Object]):
             items, version = await list_all(
                 self._client, selection, reflector.decoding, self._pause, self._page_objects
             )
-            if not self._is_current(version_before, version):
+            if not self._is_current_or_relist(version_before, version):
                 return None
-            repairs = reflector.contents.compare(items, version, scope)
+            repairs = reflector.contents.repair(items, version, scope)
         finally:
             reflector.contents.end_comparison()
         self.repairs_total += repairs
         return repairs
 
-    def _is_current(self, version_before: str, version: str) -> bool:
-        """Return True if the list is not older than the store; otherwise a new list is requested."""
+    def _is_current_or_relist(self, version_before: str, version: str) -> bool:
+        """Return True if the list is not older than the store; otherwise have the reflector list again."""
         self._reflector.answered()
         if not _went_back(version_before, version):
             return True
         self._reflector.relist(f"the API is at version {version}, the watch was at {version_before} before")
         return False
 
-    def _failed(self, now_s: float, error: Exception) -> None:
+    def _record_failed_round(self, now_s: float, error: Exception) -> None:
+        """Count and log a failed round; postpone all rounds by the backoff."""
         self.failed_rounds_total += 1
         wait_s = self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
         self._next_s = max(self._next_s, now_s + wait_s)

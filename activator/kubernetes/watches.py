@@ -49,7 +49,7 @@ class KubeWatches:
         handler: Handler[Object],
         reconcile_interval_s: float = KUBE_RECONCILE_INTERVAL_S,
     ) -> tuple[Reflector[Object], Relister[Object]]:
-        """Start a watch."""
+        """Start a watch of these objects, and their regular comparison with lists."""
         if not self._checking:
             self._checking = True
             self._tasks.keep_running("kubernetes check", self._check)
@@ -65,7 +65,7 @@ class KubeWatches:
         return reflector, relister
 
     async def remove(self, reflector: Reflector[Object]) -> None:
-        """End a watch; its objects are not reported as removed."""
+        """End a watch and its comparisons; its objects are not reported as removed."""
         index = self.reflectors.index(reflector)
         del self.reflectors[index], self.relisters[index]
         tasks = self._tasks_of_watches.pop(index)
@@ -91,8 +91,8 @@ class KubeWatches:
         """Wait for one interval, then check all watches; during an outage test whether the API answers."""
         await self._pause(min([KUBE_CHECK_INTERVAL_S, *[relister.interval_s for relister in self.relisters]]))
         for reflector, relister in zip(self.reflectors, self.relisters):
-            reflector.check()
-            relister.check()
+            reflector.abort_if_stalled()
+            relister.wake_if_due()
         if self._client.outage.is_on and self.reflectors and self._outage_test is None:
             self._outage_test = self._tasks.start("kubernetes outage", self._test_api(self.reflectors[0].selection))
 

@@ -74,9 +74,9 @@ class Life:
                 server.refusals = [("*", RefusalError(chance.choice([429, 500, 503]), "Busy", "busy"))]
             case 10:
                 self.cluster.clock.pass_time(chance.choice([1.0, KUBE_STEADY_S, 100.0]))
-                self.reflector.check()
+                self.reflector.abort_if_stalled()
             case _:
-                await self.relister.tick()
+                await self.relister.run_due_rounds()
         for _ in range(chance.randrange(4)):
             await self.cluster.pauses(0.0)
 

@@ -91,4 +91,4 @@ def test_a_list_of_versions_names_what_the_whole_list_repairs(
     }
     differing = store.differing(versions, f"{prefix}{version}")
     assert len(set(differing)) == len(differing)
-    assert store.compare(whole, f"{prefix}{version}", None).total() == len(differing)
+    assert store.repair(whole, f"{prefix}{version}", None).total() == len(differing)

@@ -67,12 +67,12 @@ async def test_a_silent_watch_is_ended_and_nothing_is_lost(tmp_path: Path) -> No
         cluster.server.silent = True
         cluster.server.create("configmaps", config_map("a"))
         cluster.clock.pass_time(KUBE_INACTIVITY_S - 0.1)
-        reflector.check()
+        reflector.abort_if_stalled()
         assert reflector.errors_total == {}
         cluster.server.silent = False
         cluster.clock.pass_time(0.2)
         assert reflector.age_s(cluster.clock.now()) > KUBE_INACTIVITY_S
-        reflector.check()
+        reflector.abort_if_stalled()
         await until(lambda: ("+", "a") in handler.told)
         assert reflector.errors_total == {"stalled": 1}
         assert (reflector.lists_total, reflector.watches_total) == (1, 2)
@@ -86,7 +86,7 @@ async def test_bookmarks_keep_a_quiet_watch_alive(tmp_path: Path) -> None:
             cluster.clock.pass_time(KUBE_INACTIVITY_S * 0.7)
             cluster.server.bookmark()
             await until(partial(count_is, reflector.events_total, "BOOKMARK", number))
-            reflector.check()
+            reflector.abort_if_stalled()
         assert reflector.errors_total == {} and reflector.watches_total == 1
 
 
@@ -350,10 +350,10 @@ async def test_a_watch_that_the_server_does_not_end_is_ended(tmp_path: Path) -> 
         asked_s = int(cluster.server.requests[-1][2]["timeoutSeconds"])
         assert 30 <= asked_s <= 60
         cluster.clock.pass_time(asked_s + 14)
-        reflector.check()
+        reflector.abort_if_stalled()
         assert reflector.watching
         cluster.clock.pass_time(2)
-        reflector.check()
+        reflector.abort_if_stalled()
         await until(lambda: reflector.watches_total == 2)
         assert reflector.errors_total == {"stalled": 1} and reflector.lists_total == 1
 

@@ -281,14 +281,14 @@ async def test_what_somebody_waits_for_is_compared_more_often(tmp_path: Path) ->
         server = cluster.server
         server.create("endpointslices", endpoint_slice("other", [1], service="other-private"))
         async with comparing(cluster, SLICES, interval_s=30.0) as (relister, _, handler):
-            await relister.tick()  # whole
+            await relister.run_due_rounds()  # whole
             drop(server)
             server.create("endpointslices", endpoint_slice("hello-x", [2], service="hello-private"))
             server.create("endpointslices", endpoint_slice("other-y", [3], service="other-private"))
             scope = Scope("default", (("serving.knative.dev/revision", "hello"),))
             assert relister.expedite(scope) and relister.expedite(scope)
             cluster.clock.pass_time(1.0)
-            await relister.tick()
+            await relister.run_due_rounds()
             assert handler.take() == [("+", "hello-x")]
             assert relister.rounds_total == {"whole": 1, "expedited": 1}
             _, path, query = server.requests[-1]
@@ -296,19 +296,19 @@ async def test_what_somebody_waits_for_is_compared_more_often(tmp_path: Path) ->
             assert query["labelSelector"] == f"{SLICES.labels},serving.knative.dev/revision=hello"
             server.delete("endpointslices", "hello-x")
             server.delete("endpointslices", "other")
-            await relister.tick()  # too early
+            await relister.run_due_rounds()  # too early
             assert handler.take() == []
             cluster.clock.pass_time(1.0)
             relister.relax(scope)  # the other still waits
-            await relister.tick()
+            await relister.run_due_rounds()
             assert handler.take() == [("-", "hello-x")]
             relister.relax(scope)
             cluster.clock.pass_time(1.0)
             requests = len(server.requests)
-            await relister.tick()
+            await relister.run_due_rounds()
             assert len(server.requests) == requests
             cluster.clock.pass_time(30.0)
-            await relister.tick()
+            await relister.run_due_rounds()
             assert handler.take() == [("-", "other"), ("+", "other-y")]
 
 
@@ -326,7 +326,7 @@ async def test_it_is_woken_when_something_is_due_and_not_else(tmp_path: Path) ->
             lists(server)
             for _ in range(seconds):
                 clock.pass_time(1.0)
-                relister.check()
+                relister.wake_if_due()
                 for _ in range(20):
                     await asyncio.sleep(0)
                 await until(lambda: not reflector.list_lock.locked())
@@ -368,14 +368,14 @@ async def test_hurries_are_bounded(tmp_path: Path) -> None:
 @on_a_loop
 async def test_many_expedited_have_their_turns_one_after_the_other(tmp_path: Path) -> None:
     async with fake_cluster(tmp_path) as cluster, comparing(cluster, MAPS) as (relister, _, _):
-        await relister.tick()
+        await relister.run_due_rounds()
         names = [f"m{number}" for number in range(2 * KUBE_EXPEDITED_PER_ROUND_MAX + 1)]
         for name in names:
             relister.expedite(Scope("default", name=name))
         del cluster.server.requests[:]
         for rounds in (1, 2, 3):
             cluster.clock.pass_time(1.0)
-            await relister.tick()
+            await relister.run_due_rounds()
             assert len(cluster.server.requests) == rounds * KUBE_EXPEDITED_PER_ROUND_MAX
         asked = [query["fieldSelector"].removeprefix("metadata.name=") for _, _, query in cluster.server.requests]
         assert asked == [*names, *names[: 3 * KUBE_EXPEDITED_PER_ROUND_MAX - len(names)]]
@@ -386,13 +386,13 @@ async def test_a_failed_round_is_counted_and_the_next_waits_longer(tmp_path: Pat
     async with fake_cluster(tmp_path) as cluster, comparing(cluster, MAPS, interval_s=5.0) as (relister, reflector, _):
         busy = RefusalError(429, "TooManyRequests", "later", retry_after_s=60)
         cluster.server.refusals = [("list", busy)]
-        await relister.tick()
+        await relister.run_due_rounds()
         assert relister.failed_rounds_total == 1 and relister.rounds_total == {}
         cluster.clock.pass_time(59.0)
-        await relister.tick()
+        await relister.run_due_rounds()
         assert cluster.server.verbs().count("list") == 2
         cluster.clock.pass_time(17.0)
-        await relister.tick()
+        await relister.run_due_rounds()
         assert relister.rounds_total == {"whole": 1}
         assert reflector.errors_total == {} and reflector.watches_total == 1
 
@@ -423,7 +423,7 @@ def test_versions_that_are_no_numbers() -> None:
     handler.take()
     contents.begin_comparison()
     contents.added_or_modified(a_map("a", "v-z", "2"))
-    repairs = contents.compare(by_key(a_map("a", "v-y", "1"), a_map("b", "v-y", "3")), "v-y", None)
+    repairs = contents.repair(by_key(a_map("a", "v-y", "1"), a_map("b", "v-y", "3")), "v-y", None)
     assert handler.take() == [("~", "a"), ("-", "c"), ("~", "b")]
     assert repairs == {"missed_delete": 1, "missed_change": 1}
     contents.added_or_modified(a_map("b", "v-a", "4"))
@@ -449,7 +449,7 @@ async def test_the_task_goes_round_by_itself(tmp_path: Path) -> None:
             async def run(self) -> None:
                 while True:
                     await cluster.pauses(1.0)
-                    relister.check()
+                    relister.wake_if_due()
 
         async with running(reflector), running(relister), running(Checks()):
             await until(lambda: cluster.server.watchers)

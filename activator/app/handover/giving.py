@@ -130,7 +130,7 @@ class Giving:
             self.is_committed = False
             successor.process.kill()
             successor.link.close()
-            self._supervisor.release()
+            self._supervisor.unfreeze()
             raise
         try:
             await self._commit(successor, released, tuple(files))
@@ -196,7 +196,7 @@ class Giving:
 
     async def _send_state(self, successor: Successor) -> None:
         """Send the programs and their state, and wait until they are adopted. Raises UpgradeError."""
-        self._supervisor.hold()
+        self._supervisor.freeze()
         until_s = self._now() + SETTLE_S
         while problem := self._supervisor.given.unsettled():
             if self._is_aborted or self._now() >= until_s:

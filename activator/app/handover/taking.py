@@ -112,7 +112,7 @@ class Takeover:
         pool.continue_lives(state.lives)
         processes.autoscaler.restore(state.scales)
         processes.groups.restore(state.uses)
-        processes.supervisor.hold()
+        processes.supervisor.freeze()
         self._received = Received(state.programs, descriptors)
         processes.supervisor.take_over(self._received)
 
@@ -144,9 +144,9 @@ class Takeover:
             for worker, wire, pidfd in zip(commit.workers, descriptors[:count], descriptors[count:], strict=True)
         ]
         supervisor = processes.supervisor
-        self._reaping.own()
-        supervisor.own(worker.process for worker in workers)
-        supervisor.have_been_taken(commit.taken)
+        self._reaping.report_queued()
+        supervisor.take_ownership(worker.process for worker in workers)
+        supervisor.record_taken_before(commit.taken)
         take_files(commit.files)
         for path in commit.files:
             if f"{UNIX}{path}" not in listening:  # the new configuration does not have it
@@ -154,11 +154,11 @@ class Takeover:
         dropped = [key for key in self._state.keys if key not in keys]
         self._groups = {worker.group for worker in workers if worker.group}
         for group in self._groups:
-            self._reaping.handed_over(group)
+            self._reaping.adopt_group(group)
         await pool.take_in(Released(workers, commit.epoch), dropped)
         processes.autoscaler.restore(())  # a revision that a reload adds later is another one
         processes.groups.restore(())
-        supervisor.release()
+        supervisor.unfreeze()
 
     def serving(self, pool: WorkerPool) -> None:
         """Make the old process stop accepting connections, and report that this one serves."""
@@ -176,7 +176,7 @@ class Takeover:
                 os.killpg(group, 0)
             except ProcessLookupError:
                 self._groups.discard(group)
-                self._reaping.exited(group)
+                self._reaping.remove_group(group)
 
     async def _receive(self) -> tuple[HandoverMessage, list[int]]:
         try:

@@ -20,7 +20,7 @@ _SPARE: Final = 1  # one of several of a revision
 _TURN_OVER: Final = 2  # busy, and its turn is over
 _BUSY: Final = 3  # only if the budget itself was lowered
 _LOADING: Final = 4
-_KEPT: Final = 5  # pinned, or of a guaranteed minimum
+_KEPT: Final = 5  # pinned, or of a guaranteed minimum; only if the budget itself was lowered
 
 
 class _Unit(NamedTuple):
@@ -35,7 +35,7 @@ class _Unit(NamedTuple):
 
 
 def make_room(builder: PlanBuilder, claimant: PlanEntry, over_after_s: float) -> bool:
-    """Evict what `claimant`, which has a reservation, needs; if that is impossible, change nothing and return False.
+    """Evict programs until the reservation of `claimant` fits; if that is impossible, change nothing and return False.
 
     `over_after_s`: the turn of a revision is over if the request that it would serve next arrived later than that.
     """
@@ -44,7 +44,7 @@ def make_room(builder: PlanBuilder, claimant: PlanEntry, over_after_s: float) ->
         if entry is not claimant:
             units.extend(_running_units(entry, builder.view.now_s, over_after_s))
         units.extend(_sleeping_units(entry, builder.view.now_s, entry is claimant))
-    return _take(builder, sorted(units, key=_order))
+    return _evict(builder, sorted(units, key=_eviction_order))
 
 
 def shrink(builder: PlanBuilder) -> None:
@@ -63,10 +63,10 @@ def shrink(builder: PlanBuilder) -> None:
             else:
                 rank = _LOADING if entry.is_loading else _BUSY
             units.append(_Unit(rank, value, entry.member.key, entry, False, Eviction.BUDGET))
-    _take(builder, sorted(units, key=_order), even_if_too_few=True)
+    _evict(builder, sorted(units, key=_eviction_order), even_if_too_few=True)
 
 
-def _order(unit: _Unit) -> tuple[int, float, str]:
+def _eviction_order(unit: _Unit) -> tuple[int, float, str]:
     return unit.rank, unit.value, unit.key
 
 
@@ -103,7 +103,7 @@ def _value(entry: PlanEntry, now_s: float) -> float:
     return max(cost_s, COST_MIN_S) / max(now_s - member.used_s, USED_AGO_MIN_S)
 
 
-def _take(builder: PlanBuilder, units: list[_Unit], even_if_too_few: bool = False) -> bool:
+def _evict(builder: PlanBuilder, units: list[_Unit], even_if_too_few: bool = False) -> bool:
     """Evict units in this order until the plan fits the budget, and no more of them than necessary.
 
     If all of them do not suffice, evict none and return False, unless `even_if_too_few`.
@@ -112,28 +112,28 @@ def _take(builder: PlanBuilder, units: list[_Unit], even_if_too_few: bool = Fals
     for unit in units:
         if builder.fits_soon():
             break
-        _apply(unit, 1)
+        _count_eviction(unit, 1)
         taken.append(unit)
-    stopped = _stop_instead(builder, taken)
+    stopped = _stop_instead_of_sleep(builder, taken)
     if not builder.fits_soon() and not even_if_too_few:
         for entry in stopped:
             entry.sleeps = True
         for unit in taken:
-            _apply(unit, -1)
+            _count_eviction(unit, -1)
         return False
     kept = []
     for unit in reversed(taken):  # the most valuable first: the last one taken may have made it superfluous
-        _apply(unit, -1)
+        _count_eviction(unit, -1)
         if not builder.fits_soon():
-            _apply(unit, 1)
+            _count_eviction(unit, 1)
             kept.append(unit)
     for unit in kept:
         unit.entry.eviction = unit.eviction
     return True
 
 
-def _stop_instead(builder: PlanBuilder, taken: list[_Unit]) -> list[PlanEntry]:
-    """Stop some of the programs that would be put to sleep, because sleeping ones would hold too much."""
+def _stop_instead_of_sleep(builder: PlanBuilder, taken: list[_Unit]) -> list[PlanEntry]:
+    """Stop taken programs that would be put to sleep until the plan fits; return the entries that no longer sleep."""
     stopped: list[PlanEntry] = []
     for unit in taken:
         if builder.fits_soon():
@@ -144,8 +144,8 @@ def _stop_instead(builder: PlanBuilder, taken: list[_Unit]) -> list[PlanEntry]:
     return stopped
 
 
-def _apply(unit: _Unit, sign: int) -> None:
-    """Evict the program (`sign` 1), or take that back (-1)."""
+def _count_eviction(unit: _Unit, sign: int) -> None:
+    """Count the program as evicted in its entry (`sign` 1), or take that back (-1)."""
     if unit.is_asleep:
         unit.entry.stopped_asleep += sign
     else:

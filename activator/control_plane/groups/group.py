@@ -24,10 +24,10 @@ PLANS_AT_ONCE_MAX: Final = 32  # in one call, because each plan may change the i
 class Programs(Protocol):
     """The runner of programs; it reports changes to `Groups.programs_changed`, also within these calls.
 
-    While `is_held` is true, it starts and stops no program; afterwards it reports changes of all.
+    While `is_frozen` is true, it starts and stops no program; afterwards it reports changes of all.
     """
 
-    is_held: bool
+    is_frozen: bool
 
     def counts(self, key: str, group: str) -> ProgramCounts: ...
 
@@ -47,9 +47,9 @@ class MemberState:
 
     def __init__(self, rule: MemberRule) -> None:
         self.rule = rule
-        self.wanted = 0
+        self.wanted = 0  # programs that its load, minimum or schedule calls for
         self.kept = 0  # programs wanted without a request
-        self.granted = 0
+        self.granted = 0  # programs that it may run
         self.in_flight = 0
         self.busy = 0  # programs with background work
         self.queued = 0
@@ -97,7 +97,7 @@ class BudgetGroup:
         self._policy = rule.policy()
 
     def load(self, load: Load) -> None:
-        """Take the present load of a member."""
+        """Record the present load of a member; plan again if that changes its claim or its use."""
         state = self.members[load.key]
         now_s = self._now()
         before = (state.in_flight > 0, state.since_s)
@@ -114,7 +114,7 @@ class BudgetGroup:
             self.plan()
 
     def busy(self, key: str, count: int) -> None:
-        """Set how many of its programs do background work, which counts like a request."""
+        """Record how many programs of the member do background work, which counts like a request."""
         state = self.members[key]
         if count:
             state.used_s = self._now()
@@ -133,8 +133,8 @@ class BudgetGroup:
         self.members[key].kept = count
         self.plan()
 
-    def ask(self, key: str) -> None:
-        """Load the member for an operator: that counts like a request which arrives now."""
+    def load_for_operator(self, key: str) -> None:
+        """Load the member because an operator asks for it; that counts like a request which arrives now."""
         state = self.members[key]
         if state.granted == 0 and state.asked_s == NEVER:
             state.asked_s = self._now()
@@ -162,16 +162,16 @@ class BudgetGroup:
         self._held_by_former()  # forgets revisions without programs
         return bool(self.former)
 
-    def note(self, key: str) -> None:
-        """Note the present programs of a revision in the timeline."""
-        self.timeline.note(key, self._programs.counts(key, self.rule.name), self._now())
+    def record_in_timeline(self, key: str) -> None:
+        """Record the present states of the revision's programs in the timeline."""
+        self.timeline.record(key, self._programs.counts(key, self.rule.name), self._now())
 
     # --- planning ---
 
     def plan(self) -> None:
         """Apply the policy's plans until one changes nothing. While programs are held, no plan could take effect."""
         self._is_changed = True
-        if self._planning or self._programs.is_held:
+        if self._planning or self._programs.is_frozen:
             return
         self._planning = True
         try:
@@ -185,7 +185,7 @@ class BudgetGroup:
 
     def view(self) -> View:
         """Return the input of the policy."""
-        members = tuple(self._member(key, state) for key, state in self.members.items())
+        members = tuple(self._revision_state(key, state) for key, state in self.members.items())
         return View(self._now(), self.rule.budget, members, self.rule.exclusive, self._held_by_former())
 
     def holdings(self) -> dict[str, tuple[int, int, int]]:
@@ -211,8 +211,8 @@ class BudgetGroup:
 
     # --- within ---
 
-    def _member(self, key: str, state: MemberState) -> RevisionState:
-        """Return the state of a member as the policy reads it."""
+    def _revision_state(self, key: str, state: MemberState) -> RevisionState:
+        """Return the state of a member for the policy; an operator's request ends once a program is ready."""
         counts = self._programs.counts(key, self.rule.name)
         if counts.ready:
             state.asked_s = NEVER
@@ -277,7 +277,7 @@ class BudgetGroup:
             for key, count in grants.items():
                 self.members[key].granted = count
                 self._programs.grant(key, count, key not in plan.no_sleep)
-                self.note(key)
+                self.record_in_timeline(key)
 
     def _note_waits(self, plan: Plan, now_s: float) -> None:
         """Record the reason for which each member waits, and how long those that no longer wait have waited."""

@@ -42,8 +42,8 @@ class Groups:
         self._now = now
         self.groups: dict[str, BudgetGroup] = {}
         self._group_by_key: dict[str, BudgetGroup] = {}
-        self._wanted: dict[str, int] = {}
-        self._kept: dict[str, int] = {}
+        self._wanted: dict[str, int] = {}  # by revision, also without a group: programs that its load calls for
+        self._kept: dict[str, int] = {}  # by revision, also without a group: those without a request
         self._restored: dict[str, HandedUse] = {}  # from a former process, until the revision is in its group
         self._evicted: set[str] = set()  # revisions without a group that start nothing until a request arrives
         # Groups that are no longer configured, while programs are left that were started in them.
@@ -151,11 +151,11 @@ class Groups:
         if group is not None:
             group.busy(key, count)
 
-    def ask(self, key: str) -> None:
-        """Load the revision for an operator."""
+    def load_for_operator(self, key: str) -> None:
+        """Load the revision because an operator asks for it."""
         group = self._group_by_key.get(key)
         if group is not None:
-            group.ask(key)
+            group.load_for_operator(key)
 
     def unload(self, key: str) -> None:
         """Take back the grant of a revision: an operator has stopped all its programs."""
@@ -167,7 +167,7 @@ class Groups:
         """Plan again after a program that counts in this group was started, became ready, fell asleep or ended."""
         group = self.groups.get(home)
         if group is not None:
-            group.note(key)
+            group.record_in_timeline(key)
             group.plan()
 
     def tick(self) -> None:

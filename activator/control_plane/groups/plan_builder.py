@@ -15,7 +15,7 @@ class PlanEntry:
         self.member = member
         self.grant = member.granted
         self.reserved = 0  # programs that are granted as soon as the leaving ones have ended
-        self.stopped_asleep = 0
+        self.stopped_asleep = 0  # sleeping programs that the plan stops
         self.sleeps = member.asleep is not None  # true if its leaving programs are put to sleep
         self.eviction: Eviction | None = None
 
@@ -32,7 +32,7 @@ class PlanEntry:
         return not self.member.busy and not self.has_queue and not self.is_loading
 
     def next_arrival_s(self, now_s: float) -> float:
-        """Return when the next request that it would serve came, or would come."""
+        """Return when the request that it would serve next arrived; `now_s` if its queue is empty."""
         return min(self.member.since_s, now_s)
 
     def exceeds_scale(self) -> bool:
@@ -41,8 +41,8 @@ class PlanEntry:
         living = self.grant + member.leaving + member.stopping_asleep
         return self.grant > member.granted and 0 < member.most < living
 
-    def keep_asleep(self) -> None:
-        """Reduce the number of sleeping programs to stop by those that this plan wakes."""
+    def leave_out_woken(self) -> None:
+        """Stop no more sleeping programs than are left after this plan has woken some."""
         woken = max(self.grant - self.member.granted, 0)
         self.stopped_asleep = min(self.stopped_asleep, max(self.member.sleeping - woken, 0))
 

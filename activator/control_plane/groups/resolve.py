@@ -68,7 +68,7 @@ def _measured(
     budget: Amounts,
     peaks: Mapping[str, Mapping[str, int]],
 ) -> dict[str, MemberRule]:
-    """Return the members with measured needs that are larger, as long as each fits beside those that stay loaded.
+    """Return the members; needs measured as larger are raised as far as each fits beside those that stay loaded.
 
     Members that stay loaded keep their declared needs: the file was checked with these.
     """
@@ -96,8 +96,8 @@ def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:
     if process.sleep is not None:
         kept = needs if process.sleep.signal else (0,) * len(needs)  # the defaults of `sleep.needs`
         asleep = tuple(
-            process.gpus if resource == GPUS else int(process.sleep.needs.get(resource, most))
-            for resource, most in zip(resources, kept)
+            process.gpus if resource == GPUS else int(process.sleep.needs.get(resource, default))
+            for resource, default in zip(resources, kept)
         )
     rule = process_rule(revision)
     return MemberRule(needs, asleep, rule.min, process.pinned, rule.max)

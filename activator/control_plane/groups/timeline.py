@@ -37,8 +37,8 @@ class Timeline:
         self._before: dict[str, str] = {}  # those before the first change that is kept
         self._since_s = 0.0  # earlier states are forgotten
 
-    def note(self, key: str, counts: ProgramCounts, now_s: float) -> None:
-        """Note the present programs of a revision."""
+    def record(self, key: str, counts: ProgramCounts, now_s: float) -> None:
+        """Record the state of a revision with these present programs, if it has changed."""
         state = state_of(counts)
         if self._states.get(key, NOTHING) == state:
             return

@@ -23,7 +23,7 @@ from activator.control_plane.groups.plan_builder import PlanBuilder, PlanEntry
 from activator.control_plane.groups.policy import GroupPolicy, Plan, View, Wait, WaitsFor
 from activator.runtime.clock import NEVER
 
-_BEFORE_ALL = float("-inf")  # the age of a claim for a guaranteed minimum
+_BEFORE_ALL = float("-inf")  # the arrival of a claim for a guaranteed minimum
 
 
 class TurnPolicy(GroupPolicy):
@@ -44,20 +44,20 @@ class TurnPolicy(GroupPolicy):
         waits: dict[str, Wait] = {}
         open_since_s = self._serve_claims(builder, waits)
         if open_since_s == NEVER or view.exclusive:
-            _add_spare(builder)
+            _grant_additional(builder)
         if open_since_s == NEVER:
-            _add_kept(builder)
+            _grant_without_request(builder)
         return _plan_of(builder, waits)
 
     def _serve_claims(self, builder: PlanBuilder, waits: dict[str, Wait]) -> float:
-        """Serve claims; return the age of the oldest one that could not be served, NEVER if there is none."""
+        """Serve claims; return the arrival of the first one that could not be served, NEVER if there is none."""
         open_since_s, first_key = NEVER, ""
         for since_s, key, entry in sorted(_claims(builder), key=_claim_order):
             if not entry.member.may_start:
                 waits[key] = Wait(WaitsFor.BACKOFF)
             elif since_s >= open_since_s + self.patience_s:
                 waits[key] = Wait(WaitsFor.BEHIND, (first_key,))
-            elif not self._serve(builder, entry, since_s):
+            elif not self._grant_or_reserve(builder, entry, since_s):
                 waits[key] = Wait(WaitsFor.TURN, _holding_keys(builder, entry))
                 if open_since_s == NEVER:
                     open_since_s, first_key = since_s, key
@@ -65,7 +65,7 @@ class TurnPolicy(GroupPolicy):
                 waits[key] = Wait(WaitsFor.LEAVING, _leaving_keys(builder))
         return open_since_s
 
-    def _serve(self, builder: PlanBuilder, entry: PlanEntry, since_s: float) -> bool:
+    def _grant_or_reserve(self, builder: PlanBuilder, entry: PlanEntry, since_s: float) -> bool:
         """Grant or reserve a program; False if neither is possible."""
         if _grant_one(builder, entry):
             return True
@@ -80,7 +80,7 @@ class TurnPolicy(GroupPolicy):
 
 
 class Affinity(TurnPolicy):
-    """Serves the requests of a loaded revision together; none is passed over for longer than `overtaken_at_most_s`."""
+    """Serves a loaded revision's requests together; no other's is passed over for longer than `overtaken_at_most_s`."""
 
     name = "affinity"
 
@@ -117,7 +117,7 @@ def _grant_one(builder: PlanBuilder, entry: PlanEntry) -> bool:
     """Grant one more program if that fits now and later; else change nothing and return False."""
     stopped_asleep = entry.stopped_asleep
     entry.grant += 1
-    entry.keep_asleep()
+    entry.leave_out_woken()
     if builder.fits_now() and builder.fits_soon():
         return True
     entry.grant -= 1
@@ -125,18 +125,18 @@ def _grant_one(builder: PlanBuilder, entry: PlanEntry) -> bool:
     return False
 
 
-def _add_spare(builder: PlanBuilder) -> None:
+def _grant_additional(builder: PlanBuilder) -> None:
     """Grant additional programs to revisions that have one, while they fit (rule 5)."""
     for entry in builder.entries:
         member = entry.member
         most = member.wanted if member.busy or entry.has_queue else min(member.kept, member.wanted)
-        # Not in the plan that evicts one: it would be started again.
+        # A plan that evicts a program of the revision grants it no other: that one would be started again.
         while member.may_start and entry.eviction is None and 0 < entry.grant < most:
             if not _grant_one(builder, entry):
                 break
 
 
-def _add_kept(builder: PlanBuilder) -> None:
+def _grant_without_request(builder: PlanBuilder) -> None:
     """Grant one program to revisions that want it without a request, if it fits (rule 5)."""
     for entry in builder.entries:
         member = entry.member

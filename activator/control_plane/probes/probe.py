@@ -84,7 +84,7 @@ async def probe_once(request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
     try:
         async with asyncio.timeout(timeout_s):
             if request.probe.kind == PROBE_TCP:
-                outcome = _known_to_kernel(request, host, port)
+                outcome = _outcome_by_kernel(request, host, port)
                 if outcome is not None:
                     return outcome
                 _, writer = await open_stream(request.address)
@@ -138,15 +138,15 @@ async def _probe_over_http2(
     return ProbeOutcome.REFUSED if problem else ProbeOutcome.ANSWERED
 
 
-def _known_to_kernel(request: ProbeRequest, host: str, port: int) -> ProbeOutcome | None:
-    """Return the result without a connection, as the program may accept only one; None: a connection is needed."""
+def _outcome_by_kernel(request: ProbeRequest, host: str, port: int) -> ProbeOutcome | None:
+    """Return the outcome that the kernel shows, as the program may accept only one connection; None: it shows none."""
     state = _listening(host, port)
     if state is Listening.YES:
         return ProbeOutcome.ANSWERED
     if state is Listening.FULL:
         request.causes.append("it takes no more connections for now")
         return ProbeOutcome.REFUSED
-    if state is Listening.NO and not _may_try(request.address):
+    if state is Listening.NO and not _is_try_due(request.address):
         request.causes.append("connection refused" + _listens_elsewhere(host, port))
         return ProbeOutcome.REFUSED
     return None
@@ -159,10 +159,11 @@ def _listening(host: str, port: int) -> Listening | None:
     return listening(host, port) if is_loopback(host) else None
 
 
-def _may_try(address: str) -> bool:
-    """Return True if it is time to connect although the kernel shows no listener (a packet filter may redirect it).
+def _is_try_due(address: str) -> bool:
+    """Return True, and note the time, if a connection is due although the kernel shows no listener at the address.
 
-    Not with each probe: a program that begins to listen between the two would lose a connection.
+    A packet filter may redirect it. Connections are rare, because a program that takes only one and begins to listen
+    just after the kernel was asked would lose it.
     """
     now_s = asyncio.get_running_loop().time()
     if now_s - _tried_s.get(address, -PROBE_TRY_S) < PROBE_TRY_S:
@@ -203,7 +204,7 @@ class _Answer(ResponseSink):
 
 
 async def _read_answer(reader: asyncio.StreamReader, request: ProbeRequest) -> ProbeOutcome:
-    """Read as much of an answer over HTTP/1 as decides; return the outcome."""
+    """Read an answer over HTTP/1 until its outcome is certain; return that."""
     answer = _Answer()
     parser: ResponseParser = LenientResponseParser(answer) if request.probe.lenient else ResponseParser(answer)
     parser.expect(False)

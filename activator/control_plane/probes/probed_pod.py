@@ -84,13 +84,13 @@ class ProbePermit:
 
     def __init__(self, permits: asyncio.Semaphore, later: Later) -> None:
         self._permits = permits
-        self._held = True
+        self._is_acquired = True
         self._timer = later(PROBE_MOMENT_S, self.release)
 
     def release(self) -> None:
         self._timer.cancel()
-        if self._held:
-            self._held = False
+        if self._is_acquired:
+            self._is_acquired = False
             self._permits.release()
 
 
@@ -103,7 +103,7 @@ class ProbedPod:
         self.consecutive_timeouts = 0
         self.failing: Failing | None = None
         self._context = context
-        self._begun_s = context.now()
+        self._begun_s = context.now()  # requests cannot have waited for this pod before
         self._wake = asyncio.Event()  # an answer arrived, or requests wait
         self._probes: set[asyncio.Task[None]] = set()
         self._due_s = -NEVER  # the earliest time of the next probe
@@ -137,12 +137,12 @@ class ProbedPod:
             await self._context.wait(self._wake, self._due_s - now_s if may_probe else PROBE_TIMEOUT_MAX_S)
 
     def on_probe_result(self, outcome: ProbeOutcome, probe: asyncio.Task[None] | None, cause: str) -> None:
-        """Process the result of a probe."""
+        """Count an answer, or plan the next probe after a failure; then wake `probe_until_it_answers`."""
         if probe is not None:
             self._probes.discard(probe)
         now_s = self._context.now()
         if outcome is ProbeOutcome.ANSWERED:
-            if now_s >= self._counts_from_s:  # otherwise it is from the probe beside the one that counted
+            if now_s >= self._counts_from_s:  # an earlier one is of a probe beside the one that counted
                 self._answers += 1
                 self._due_s = self._counts_from_s = now_s + self.order.rise_interval_s
             self._answered = self._answers >= self.order.rise
@@ -156,7 +156,7 @@ class ProbedPod:
         self._wake.set()
 
     def expedite(self, now_s: float, since_s: float) -> None:
-        """Expedite probing: requests wait, and have waited since `since_s`."""
+        """Expedite probing for PROBE_EXPEDITE_S, because requests have been waiting since `since_s`."""
         self._expedited_since_s = max(since_s, self._begun_s)
         self._expedited_until_s = now_s + PROBE_EXPEDITE_S
         if self.expedited or self._answered:
@@ -178,7 +178,7 @@ class ProbedPod:
             probe.cancel()
 
     def restart(self) -> None:
-        """Reset the state, to probe the pod again from the beginning."""
+        """Forget the answer and all failures, so that the pod is probed again from the beginning."""
         self._answered = False
         self._answers = 0
         self._counts_from_s = -NEVER

@@ -39,7 +39,7 @@ from lb.rng import Rng
 
 PROBES_AT_ONCE_MAX: Final = 64  # pods probed at the same moment (PROBE_MOMENT_S)
 EXPEDITED_REVISIONS_MAX: Final = 10_000  # revisions for which the beginning of the waiting is known
-PROBE_EXPEDITE_FORGET_S: Final = 2.0  # after such a pause without waiting requests, their wait counts from its end
+PROBE_EXPEDITE_FORGET_S: Final = 2.0  # requests that wait after a longer pause without any begin a new wait
 PROBE_REPEAT_S: Final = 5.0  # a pod that has answered is probed again if its order has not ended by then
 
 log = logging.getLogger("activator.probing")
@@ -59,7 +59,7 @@ class ProbeListener(Protocol):
 
 
 class ExpeditedProbing:
-    """The time since which requests wait for a revision; short pauses do not count."""
+    """The time since which requests have been waiting for a revision, whatever short pauses there were."""
 
     def __init__(self) -> None:
         self.since_s: float = 0.0
@@ -111,18 +111,18 @@ class Prober(ProbeContext):
         self.outcome_totals: dict[ProbeOutcome, int] = dict.fromkeys(ProbeOutcome, 0)
         self.errors_total: int = 0
 
-    def order(self, orders: list[ProbeOrder]) -> None:
+    def execute(self, orders: list[ProbeOrder]) -> None:
         """Start and stop probes. Never raises: an order that fails is repeated later, and the others are executed."""
         for order in orders:
             if isinstance(order, SetProbes):
                 wanted = {pod.identity for pod in order.pods}
                 for identity in list(self._probed_of(order.key)):
                     if identity not in wanted:
-                        self._execute(StopProbe(order.key, identity))
+                        self._execute_one(StopProbe(order.key, identity))
                 for pod in order.pods:
-                    self._execute(pod)
+                    self._execute_one(pod)
             else:
-                self._execute(order)
+                self._execute_one(order)
 
     @property
     def expedited(self) -> int:
@@ -154,14 +154,14 @@ class Prober(ProbeContext):
     def _probed_of(self, key: str) -> OrderedDict[str, ProbedPod]:
         return self._probed.get(key) or OrderedDict()
 
-    def _execute(self, order: StartProbe | StopProbe) -> None:
+    def _execute_one(self, order: StartProbe | StopProbe) -> None:
         name = (order.key, order.identity)
         try:
             self._failed.pop(name, None)
             if isinstance(order, StartProbe):
-                self._start(order)
+                self._start_probing(order)
             else:
-                self._stop(order.key, order.identity)
+                self._stop_probing(order.key, order.identity)
         except Exception as error:
             self._repeat_later(order, error)
 
@@ -176,23 +176,23 @@ class Prober(ProbeContext):
     def _repeat(self, name: tuple[str, str]) -> None:
         order = self._failed.get(name)
         if order is not None:  # otherwise a newer one has replaced it
-            self._execute(order)
+            self._execute_one(order)
 
-    def _start(self, order: StartProbe) -> None:
+    def _start_probing(self, order: StartProbe) -> None:
         """Probe a pod until its order ends; an equal order that is being carried out stays."""
         former = self._probed_of(order.key).get(order.identity)
         if former is not None and former.order == order and former.is_probing():
             return
-        self._stop(order.key, order.identity)
+        self._stop_probing(order.key, order.identity)
         pod = ProbedPod(self, order)
         self._probed.setdefault(order.key, OrderedDict())[order.identity] = pod
         expedited = self._expedited.get(order.key)
         if expedited is not None and expedited.is_on(self.now()):  # requests already wait for a new pod
             pod.expedite(self.now(), expedited.since_s)
         pod.task = self._tasks.start("probe", self._probe_until_stopped(pod))
-        pod.task.add_done_callback(partial(self._ended, pod))
+        pod.task.add_done_callback(partial(self._repeat_if_failed, pod))
 
-    def _stop(self, key: str, identity: str) -> None:
+    def _stop_probing(self, key: str, identity: str) -> None:
         probed = self._probed_of(key)
         pod = probed.get(identity)
         if pod is not None:
@@ -220,12 +220,12 @@ class Prober(ProbeContext):
         finally:
             pod.cancel_probes()
 
-    def _ended(self, pod: ProbedPod, task: asyncio.Task[None]) -> None:
-        """Restart a probe that has failed after a backoff; one whose order has ended was cancelled."""
+    def _repeat_if_failed(self, pod: ProbedPod, task: asyncio.Task[None]) -> None:
+        """Repeat the order of a task that has failed, after a backoff; a cancelled task has no order any more."""
         order = pod.order
         if task.cancelled() or self._probed_of(order.key).get(order.identity) is not pod:
             return
-        if (order.key, order.identity) not in self._failed:  # otherwise the failure is noted, or there is a newer order
+        if (order.key, order.identity) not in self._failed:  # otherwise the order is already to be repeated
             self._repeat_later(order, task.exception())
 
     # --- for the probed pods ---

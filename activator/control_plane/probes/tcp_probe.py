@@ -1,4 +1,4 @@
-"""The time to ask queue-proxy: not before the program behind it listens, as far as its port can be probed.
+"""Probes queue-proxy not before the program behind it listens, as far as the program's port can be probed.
 
 From the first probe on, queue-proxy checks every 50 ms whether its program is ready, and holds all probes until
 it is (knative.dev/serving pkg/queue/readiness/probe.go). An early probe is answered up to 50 ms late, and a second
@@ -13,7 +13,7 @@ Rules
      (the program listens only on the loopback interface, or a policy drops packets), it does not wait. If the port has
      been seen, it waits at most TCP_PROBE_TRUST_S, and then queue-proxy is asked anyway.
   3. A pod for which no requests wait gets no TCP probe. With many pods the steps grow with their number, as those of
-     the probes do: 200 revisions that wait for minutes must not use a core.
+     other probes do: 200 revisions that wait for minutes must not use a core.
   4. If queue-proxy itself only checks that this port accepts connections (`ProbeSpec.port_suffices`), its answer is
      awaited for only TCP_PROBE_PROOF_S: if it holds the probe until its next check, the port has proven the same.
      This requires that the port was closed while queue-proxy's port accepted, and has opened since: a mesh that accepts
@@ -135,7 +135,7 @@ class TcpProber:
         self.tcp_probes_total = 0
 
     async def probe(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
-        """Probe once; REFUSED while the program's port can be probed and is closed."""
+        """Probe once, the program's port before queue-proxy; REFUSED while that port can be probed and is closed."""
         port = request.probe.port
         visibility = self._visibilities.get(request.revision, PortVisibility.UNKNOWN)
         if not port or not request.expedited or visibility is PortVisibility.HIDDEN:
@@ -146,14 +146,14 @@ class TcpProber:
         if request.address in self._probing:
             return ProbeOutcome.REFUSED  # the other probe of this pod probes the port
         # While queue-proxy holds another probe, this one can only probe the port.
-        patient = seen or (request.probe.port_suffices and request.address in self._in_flight)
-        limit_s = min(TCP_PROBE_TRUST_S if patient else TCP_PROBE_UNKNOWN_S, timeout_s)
+        waits_long = seen or (request.probe.port_suffices and request.address in self._in_flight)
+        limit_s = min(TCP_PROBE_TRUST_S if waits_long else TCP_PROBE_UNKNOWN_S, timeout_s)
         self._probing.add(request.address)
         try:
             opened = await self._wait_until_open(request, pod, since_s, limit_s)
         finally:
             self._probing.discard(request.address)
-        if opened is False and patient and self._now() - since_s < TCP_PROBE_TRUST_S:
+        if opened is False and waits_long and self._now() - since_s < TCP_PROBE_TRUST_S:
             return ProbeOutcome.REFUSED  # the next probe probes again
         proven = opened is True and pod in self._distinct_ports
         self._distinct_ports.discard(pod)
@@ -162,7 +162,7 @@ class TcpProber:
             self._since_s.pop(pod, None)
             if not opened:
                 opened = await self._probe_port(*_program_address(request))
-            self._remember(request.revision, PortVisibility.SEEN if opened else PortVisibility.HIDDEN)
+            self._remember_visibility(request.revision, PortVisibility.SEEN if opened else PortVisibility.HIDDEN)
         return outcome
 
     async def _probe_queue_proxy(self, request: ProbeRequest, timeout_s: float, proven: bool) -> ProbeOutcome:
@@ -190,14 +190,14 @@ class TcpProber:
         return outcome
 
     async def _wait_until_open(self, request: ProbeRequest, pod: str, since_s: float, limit_s: float) -> bool | None:
-        """Probe in steps that grow with the time since the first: a delay of 2 % of a start does not matter."""
+        """Probe the port until it opens, for `limit_s`; return the last result. The steps grow with the time waited."""
         ends_s = self._now() + limit_s
         host, port = _program_address(request)
         while True:
             self.tcp_probes_total += 1
             opened = await self._probe_port(host, port)
             if opened is False and request.probe.port_suffices and pod not in self._distinct_ports:
-                await self._note_distinct_ports(request, pod)
+                await self._note_if_distinct(request, pod)
             if opened is not False or self._now() >= ends_s:
                 return opened
             await self._wait(self._step_s(self._now() - since_s))
@@ -218,8 +218,8 @@ class TcpProber:
             since_s = self._since_s[pod] = self._now()
         return since_s
 
-    async def _note_distinct_ports(self, request: ProbeRequest, pod: str) -> None:
-        """Note whether the program's port is closed after queue-proxy's has accepted a connection."""
+    async def _note_if_distinct(self, request: ProbeRequest, pod: str) -> None:
+        """Note the pod if the program's port is closed after queue-proxy's port has accepted a connection."""
         if not await self._probe_port(*split_address(request.address)):
             return
         if await self._probe_port(*_program_address(request)) is False:
@@ -227,7 +227,7 @@ class TcpProber:
                 self._distinct_ports.clear()
             self._distinct_ports.add(pod)
 
-    def _remember(self, revision: str, visibility: PortVisibility) -> None:
+    def _remember_visibility(self, revision: str, visibility: PortVisibility) -> None:
         if len(self._visibilities) >= TCP_PROBED_REVISIONS_MAX:
             self._visibilities.clear()
         self._visibilities[revision] = visibility

@@ -2,7 +2,7 @@
 
 Rules
   1. An event that is repeated within SERIES_S is the same event: its count grows, by a patch at most every
-     SERIES_PATCH_S. A count that has not been patched yet is patched then, in a pass that is requested for it.
+     SERIES_PATCH_S. A count that must wait for that is patched when it is due, in a pass that is requested for it.
   2. Each object has a budget of new events: EVENTS_BURST at once, then one every EVENT_REFILL_S. Events beyond the
      budget are counted and not sent.
   3. An event that the API refuses is not retried: it is counted as failed, and the status has the same information.
@@ -122,7 +122,7 @@ class EventComponent:
         for key in list(self._unwritten.get(run.desired.uid, ())):
             series = self._series.get(key)
             if series is None or series.count == series.written:
-                self._mark_written(key)
+                self._drop_unwritten(key)
             elif self._now() - series.written_s >= SERIES_PATCH_S:
                 await self._patch(run, key, series)
                 outcome = ComponentResult(Result.WRITTEN)
@@ -162,7 +162,7 @@ class EventComponent:
         if count > 1:
             self._unwritten.setdefault(key[0], set()).add(key)
         if len(self._series) > SERIES_MAX:
-            self._mark_written(self._series.popitem(last=False)[0])
+            self._drop_unwritten(self._series.popitem(last=False)[0])
         return True
 
     async def _patch(self, run: ReconcileRun, key: SeriesKey, series: Series) -> None:
@@ -171,7 +171,7 @@ class EventComponent:
         patch: Json = {"series": {"count": count, "lastObservedTime": wire.rfc3339_micro(series.wall_s)}}
         path = EVENTS.path(run.desired.namespace, series.event_name)
         series.written, series.written_s = count, self._now()  # even if it fails: the next patch has the count too
-        self._mark_written(key)
+        self._drop_unwritten(key)
         try:
             call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
             await run.writer.counted(self.component, call)
@@ -181,7 +181,8 @@ class EventComponent:
             else:
                 log.warning("%s: the count of the event %s could not be written: %s", run.desired.key, key[1], error)
 
-    def _mark_written(self, key: SeriesKey) -> None:
+    def _drop_unwritten(self, key: SeriesKey) -> None:
+        """Remove the series from those with an unwritten count."""
         unwritten = self._unwritten.get(key[0])
         if unwritten is not None:
             unwritten.discard(key)

@@ -49,7 +49,7 @@ async def run_groups(
         has_failure = any(outcome.result not in GOOD for outcome in outcomes.values())
         working: list[Component] = []
         for component in group:
-            if run.is_unchanged(component, not parts[component].has_work(run)):
+            if run.count_if_unchanged(component, not parts[component].has_work(run)):
                 outcomes[component] = UNCHANGED
             elif has_failure and component in DEPENDENT and run.desired.present:
                 outcomes[component] = ComponentResult(Result.SKIPPED, "the Service failed")

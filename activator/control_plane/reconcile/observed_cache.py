@@ -4,7 +4,7 @@ Rules
   1. Of an answer and the watch's state the newer one counts, by resource version, so a watch that has not shown our own
      write yet changes nothing.
   2. Without a watch, an answer is valid for REMEMBERED_S, after which the object is read again.
-  3. A source may pass in the version of a Service without its content; a newer version is read.
+  3. A source may pass in the version of a Service without its content; if it is newer, the Service is read.
   4. A call without a known result clears the memory of its object.
 """
 
@@ -33,8 +33,8 @@ class AnsweredTraffic:
         self.is_alone: tuple[bool, str] | None = None
         self.deleted: set[str] = set()  # UIDs of deleted slices, for as long as a watch shows them
 
-    def known(self, watched: ObservedTraffic) -> ObservedTraffic:
-        """Return the newer of the watched and the answered state."""
+    def merged_with(self, watched: ObservedTraffic) -> ObservedTraffic:
+        """Return the watched state with the answers that are newer."""
         self.deleted &= {observed.uid for observed in watched.slices}
         slices = {observed.slice.name: observed for observed in watched.slices if observed.uid not in self.deleted}
         for name, (answered, version) in self.slices.items():
@@ -54,13 +54,13 @@ class ObservedCache:
 
     __slots__ = (
         "had_service",
+        "last_as_wanted",
         "scale",
         "scale_s",
         "service",
         "service_deleted",
         "service_s",
         "service_watched",
-        "settled",
         "status",
         "status_s",
         "taken_at_s",
@@ -79,7 +79,7 @@ class ObservedCache:
         self.had_service = False  # the API has answered with our Service before
         # The UID of the target and its replicas when they were last as wanted. Another number of the same target was
         # written by another program.
-        self.settled: tuple[str, int] | None = None
+        self.last_as_wanted: tuple[str, int] | None = None
         self.taken_for: int | None = None  # the number of replicas that was last taken from another manager
         self.takes = 0  # how often they were taken in a row
         self.taken_at_s = 0.0

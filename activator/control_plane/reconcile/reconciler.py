@@ -4,8 +4,8 @@ Rules
   1. The latest Desired of a key counts; earlier ones are folded into it. The events of all of them are reported.
   2. A Desired that equals the known state costs a comparison: no task, no call, no report.
   3. A failed pass is retried after its key's own pause; its report has the time.
-  4. It is decided elsewhere which replica of the activator writes for which Activation (writers.py). `abandon` ends the
-     pass of an Activation that another replica owns from now on.
+  4. `writers.py` decides which replica of the activator writes for which Activation. `abandon` ends the pass of an
+     Activation that another replica owns from now on.
   5. Memory is bounded by KEYS_MAX keys. A key exists from its first Desired until `forget`, or until its objects have
      been removed (`present` False).
 """
@@ -81,20 +81,20 @@ class Reconciler:
             Component.EVENTS: self._events,
             Component.TRAFFIC: TrafficComponent(),
         }
-        self._desired: dict[str, Desired] = {}
+        self._desired: dict[str, Desired] = {}  # the latest, by key
         self._memories: dict[str, ObservedCache] = {}
-        self._active = 0
+        self._active = 0  # the number of passes that were started and have not ended
         self._running: dict[str, asyncio.Task[None] | None] = {}  # running passes
         self._closed = False
         self.refused_total = 0  # Desired states beyond KEYS_MAX
         self.no_pass_total = 0  # Desired states that equalled the known state
-        self._queue = WorkQueue(now, call_later, rng, self._pump, self._count_added)
+        self._queue = WorkQueue(now, call_later, rng, self._start_due_passes, self._count_added)
         controllers.register(CONTROLLER, passes_max)
 
     # --- what a source calls ----------------------------------------------------------------------------------------
 
     def want(self, desired: Desired) -> bool:
-        """Establish this state; call it on the loop. Return False if there are too many keys or it is closed."""
+        """Have this state established; call it on the loop. Return False with too many keys, or after `close`."""
         key = desired.key
         before = self._desired.get(key)
         if self._closed or (before is None and len(self._desired) >= self._keys_max):
@@ -175,7 +175,7 @@ class Reconciler:
             return False
         for group in groups:
             for component in group:
-                self._writer.skipped(component)
+                self._writer.count_unchanged(component)
         return True
 
     def _is_urgent(self, desired: Desired, before: Desired | None) -> bool:
@@ -194,10 +194,10 @@ class Reconciler:
     def _groups(self, desired: Desired) -> Groups:
         return IN_ORDER if desired.present else REMOVAL
 
-    def _count_added(self, again: bool) -> None:
-        self._controllers.added(CONTROLLER, again)
+    def _count_added(self, is_retry: bool) -> None:
+        self._controllers.added(CONTROLLER, is_retry)
 
-    def _pump(self) -> None:
+    def _start_due_passes(self) -> None:
         """Start due passes, up to the limit of concurrent ones."""
         while self._active < self._passes_max and not self._closed:
             taken = self._queue.take()
@@ -223,7 +223,7 @@ class Reconciler:
             again_in_s = None if report is None else _again_in_s(report)
             at_least_s = 0.0 if report is None else _retry_after_s(report)
             retry_in_s = self._queue.done(key, failed, again_in_s, at_least_s)
-            self._pump()
+            self._start_due_passes()
         if report is not None and desired is not None:
             self._finish(desired, msgspec.structs.replace(report, retry_in_s=retry_in_s if failed else None))
 

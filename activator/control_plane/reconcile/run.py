@@ -36,10 +36,10 @@ class ReconcileRun:
         self.now = now
         self.wall_s = wall_s
 
-    def is_unchanged(self, component: Component, is_same: bool) -> bool:
-        """Return `is_same`, True if the desired state is there already; the write that is saved is counted."""
+    def count_if_unchanged(self, component: Component, is_same: bool) -> bool:
+        """Count the saved write if the desired state is there already (`is_same`); return `is_same`."""
         if is_same:
-            self.writer.skipped(component)
+            self.writer.count_unchanged(component)
         return is_same
 
     async def status(self, fresh: bool = False) -> ObservedStatus | None:

@@ -50,7 +50,7 @@ class ScaleComponent:
         known = run.memory.known_scale(run.desired.observed, run.now())
         if not isinstance(known, ObservedScale) or known.replicas != replicas:
             return True
-        run.memory.settled = (known.uid, replicas)
+        run.memory.last_as_wanted = (known.uid, replicas)
         return False
 
     async def run(self, run: ReconcileRun) -> ComponentResult:
@@ -68,9 +68,11 @@ class ScaleComponent:
         if known is None:
             return _absent(run)
         assert isinstance(known, ObservedScale)
-        if run.memory.settled is not None and run.memory.settled[0] != known.uid:  # another target of the same name
-            run.memory.settled = run.memory.taken_for = None
-        if run.is_unchanged(self.component, known.replicas == replicas):
+        if (
+            run.memory.last_as_wanted is not None and run.memory.last_as_wanted[0] != known.uid
+        ):  # another target of the same name
+            run.memory.last_as_wanted = run.memory.taken_for = None
+        if run.count_if_unchanged(self.component, known.replicas == replicas):
             return UNCHANGED
         if not self._kinds.may_apply(desired.target):
             return await self._patch(run, path, replicas)
@@ -103,19 +105,19 @@ class ScaleComponent:
         wait_s = _wait_s(run, replicas)
         is_taken_back = False
 
-        async def judge() -> Json | None:
+        async def body_after_conflict() -> Json | None:
             nonlocal is_taken_back
             run.reads.forget()
             current = await self._read(run, path)
             if current is None or current.replicas == replicas:
                 return None
-            is_taken_back = is_taken_back or _was_changed(memory.settled, current)
+            is_taken_back = is_taken_back or _was_changed(memory.last_as_wanted, current)
             return wire.scale_body(desired, replicas)
 
         memory.store_scale(UNSET, now_s)  # unknown until the answer
         body = wire.scale_body(desired, replicas)
         try:
-            applied = await run.writer.apply(self.component, path, body, judge, lambda: wait_s <= 0)
+            applied = await run.writer.apply(self.component, path, body, body_after_conflict, lambda: wait_s <= 0)
         except Exception as error:
             managers = managers_in(error)
             if is_conflict(error) and managers and wait_s > 0:
@@ -133,7 +135,7 @@ class ScaleComponent:
             if not is_taken_back:
                 log.info("%s: replicas taken over from %s", desired.key, ", ".join(applied.taken_from))
         written = wire.scale_seen(applied.body)
-        memory.settled = (written.uid, replicas)
+        memory.last_as_wanted = (written.uid, replicas)
         memory.store_scale(written, now_s)
         return ComponentResult(Result.WRITTEN, taken_from=applied.taken_from, is_adoption=not is_taken_back)
 
@@ -145,9 +147,9 @@ class ScaleComponent:
         return scale
 
 
-def _was_changed(settled: tuple[str, int] | None, scale: ObservedScale) -> bool:
+def _was_changed(last_as_wanted: tuple[str, int] | None, scale: ObservedScale) -> bool:
     """Return True if the replicas of this target were as wanted before, and are another number now."""
-    return settled is not None and settled[0] == scale.uid and settled[1] != scale.replicas
+    return last_as_wanted is not None and last_as_wanted[0] == scale.uid and last_as_wanted[1] != scale.replicas
 
 
 def _wait_s(run: ReconcileRun, replicas: int) -> float:
@@ -160,7 +162,7 @@ def _wait_s(run: ReconcileRun, replicas: int) -> float:
 
 
 def _absent(run: ReconcileRun) -> ComponentResult:
-    """Return the outcome for a target that does not exist."""
+    """Forget the scale; return the outcome for a target that does not exist."""
     run.memory.store_scale(UNSET, run.now())
     target = run.desired.target
     return ComponentResult(Result.NOT_FOUND, f"there is no {target.kind} {run.desired.namespace}/{target.name}")

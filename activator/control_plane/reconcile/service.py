@@ -39,12 +39,12 @@ class ServiceComponent:
             return True
         if wanted is None:
             return isinstance(known, ObservedService) and known.owner_uid == run.desired.uid
-        return not isinstance(known, ObservedService) or not wire.is_service(known, wanted, run.desired)
+        return not isinstance(known, ObservedService) or not wire.is_service_as_wanted(known, wanted, run.desired)
 
     async def run(self, run: ReconcileRun) -> ComponentResult:
         """Create, update or delete the Service. Raises the error of the API if it rejects a write."""
         wanted = run.desired.service if run.desired.present else None
-        known = await self._known(run, "" if wanted is None else wanted.name)
+        known = await self._known_or_read(run, "" if wanted is None else wanted.name)
         if wanted is None:
             return await self._delete(run, known)
         if known is not None and known.name != wanted.name:
@@ -54,11 +54,11 @@ class ServiceComponent:
             return await self._create(run, wanted)
         if known.owner_uid != run.desired.uid:
             return not_owned(run, known)
-        if run.is_unchanged(self.component, wire.is_service(known, wanted, run.desired)):
+        if run.count_if_unchanged(self.component, wire.is_service_as_wanted(known, wanted, run.desired)):
             return UNCHANGED
         return await self._update(run, wanted, known)
 
-    async def _known(self, run: ReconcileRun, name: str) -> ObservedService | None:
+    async def _known_or_read(self, run: ReconcileRun, name: str) -> ObservedService | None:
         """Return our Service as last known, or read it: by its owner, or else by name. None: there is none."""
         known = run.memory.known_service(run.desired.observed, run.now())
         if isinstance(known, ObservedService) or known is None:
@@ -90,7 +90,7 @@ class ServiceComponent:
                 raise  # deleted in between: the next attempt makes it
             if current.owner_uid != run.desired.uid:
                 return not_owned(run, current)
-            if wire.is_service(current, wanted, run.desired):
+            if wire.is_service_as_wanted(current, wanted, run.desired):
                 return UNCHANGED
             return await self._update(run, wanted, current)
         run.memory.store_service(wire.service_seen(answer), run.now())
@@ -101,7 +101,7 @@ class ServiceComponent:
         path = SERVICES.path(run.desired.namespace, wanted.name)
         foreign: list[ObservedService] = []
 
-        async def judge() -> Json | None:
+        async def body_after_conflict() -> Json | None:
             current = await self._read(run, wanted.name)
             if current is None:
                 return None
@@ -112,13 +112,13 @@ class ServiceComponent:
 
         run.memory.store_service(UNSET, run.now())  # unknown until the answer
         body = wire.service_body(wanted, run.desired, known.uid)
-        applied = await run.writer.apply(self.component, path, body, judge)
+        applied = await run.writer.apply(self.component, path, body, body_after_conflict)
         if foreign:
             return not_owned(run, foreign[0])
         if applied.body is None:
             return await self._create(run, wanted)
         seen = wire.service_seen(applied.body)
-        if not wire.is_service(seen, wanted, run.desired):
+        if not wire.is_service_as_wanted(seen, wanted, run.desired):
             patch = _removal_patch(seen, wanted)
             call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
             seen = wire.service_seen(await run.writer.counted(self.component, call))
@@ -141,7 +141,7 @@ class ServiceComponent:
                     break
                 if not is_conflict(error):
                     raise
-                run.writer.conflict(self.component, error)
+                run.writer.count_conflict(self.component, error)
                 fresh = await self._read(run, known.name)
                 if fresh is None or fresh.owner_uid != run.desired.uid:
                     return UNCHANGED  # no longer ours to delete
@@ -159,7 +159,7 @@ class ServiceComponent:
 
 
 def not_owned(run: ReconcileRun, there: ObservedService) -> ComponentResult:
-    """Return the outcome for a Service of another owner, which is left unchanged."""
+    """Forget the Service; return the outcome for one of another owner, which is left unchanged."""
     run.memory.store_service(UNSET, run.now())
     whose = "it has no controller" if not there.owner_uid else f"its controller has UID {there.owner_uid}"
     message = f"the Service {run.desired.namespace}/{there.name} is not of this Activation: {whose}"

@@ -32,7 +32,7 @@ class StatusComponent:
         if not run.desired.present or not run.desired.owner.has_status:
             return False
         known = run.memory.known_status(run.desired, run.now())
-        return not isinstance(known, ObservedStatus) or not wire.is_status(known, run.desired)
+        return not isinstance(known, ObservedStatus) or not wire.is_status_as_wanted(known, run.desired)
 
     async def run(self, run: ReconcileRun) -> ComponentResult:
         """Write the status; raise the API's refusal."""
@@ -41,17 +41,17 @@ class StatusComponent:
         known = await run.status()
         if known is None:
             return _not_found(run)
-        if run.is_unchanged(self.component, wire.is_status(known, run.desired)):
+        if run.count_if_unchanged(self.component, wire.is_status_as_wanted(known, run.desired)):
             return UNCHANGED
         return await self._write(run, known)
 
     async def _write(self, run: ReconcileRun, known: ObservedStatus) -> ComponentResult:
-        """Apply the status; after a conflict on the status as it is then."""
+        """Apply the status; after a conflict, read the present status and apply it to that."""
         desired = run.desired
         now = wire.rfc3339(run.wall_s())
         path = STATUSES.path(desired.namespace, desired.name)
 
-        async def judge() -> Json | None:
+        async def body_after_conflict() -> Json | None:
             run.reads.forget()
             fresh = await run.status(fresh=True)
             return None if fresh is None else wire.status_body(desired, fresh, now)
@@ -59,7 +59,7 @@ class StatusComponent:
         run.memory.store_status(UNSET, run.now())  # unknown until the answer
         body = wire.status_body(desired, known, now)
         try:
-            applied = await run.writer.apply(self.component, path, body, judge)
+            applied = await run.writer.apply(self.component, path, body, body_after_conflict)
         except Exception as error:
             if not_found(error):
                 return _not_found(run)
@@ -71,6 +71,6 @@ class StatusComponent:
 
 
 def _not_found(run: ReconcileRun) -> ComponentResult:
-    """Return the outcome for an Activation that does not exist."""
+    """Forget the status; return the outcome for an Activation that does not exist."""
     run.memory.store_status(UNSET, run.now())
     return ComponentResult(Result.NOT_FOUND, f"the Activation {run.desired.key} with UID {run.desired.uid} is gone")

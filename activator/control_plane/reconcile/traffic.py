@@ -109,7 +109,7 @@ class TrafficComponent:
         if wanted.position is Position.OUT:
             return await self._leave_path(run, wanted, changed, label_changes)
         for front_slice in changed:
-            await self._apply(run, wanted, front_slice)
+            await self._apply_slice(run, wanted, front_slice)
         if label_changes:
             await self._write_label(run, wanted)
         return WRITTEN
@@ -126,10 +126,11 @@ class TrafficComponent:
                 message = "the slices of the cluster do not show the pods yet"
                 return ComponentResult(Result.WAITING, message, again_in_s=PODS_LISTED_S)
         for front_slice in changed:
-            await self._apply(run, wanted, front_slice)
+            await self._apply_slice(run, wanted, front_slice)
         return WRITTEN
 
-    async def _apply(self, run: ReconcileRun, wanted: DesiredPath, front_slice: FrontSlice) -> None:
+    async def _apply_slice(self, run: ReconcileRun, wanted: DesiredPath, front_slice: FrontSlice) -> None:
+        """Write one of our slices, and remember the answer."""
         path = ENDPOINT_SLICES.path(run.desired.namespace, front_slice.name)
         body = slice_body(run.desired.namespace, wanted, front_slice)
         call = run.writer.api.apply(path, body, MANAGERS[self.component])
@@ -138,7 +139,7 @@ class TrafficComponent:
             answer = await run.writer.counted(self.component, call)
         except Exception as error:
             if is_conflict(error):
-                run.writer.conflict(self.component, error)
+                run.writer.count_conflict(self.component, error)
             raise
         run.memory.traffic.slices[front_slice.name] = (front_slice, _version(answer))
 
@@ -155,7 +156,7 @@ class TrafficComponent:
 def _observed(run: ReconcileRun) -> ObservedTraffic:
     """Return the observed traffic, with the answers to our last writes."""
     watched = run.desired.observed.traffic
-    return NO_TRAFFIC_SEEN if watched is None else run.memory.traffic.known(watched)
+    return NO_TRAFFIC_SEEN if watched is None else run.memory.traffic.merged_with(watched)
 
 
 def _version(answer: bytes) -> str:

@@ -153,7 +153,7 @@ def status_seen(body: bytes) -> ObservedStatus:
 # --- compared -------------------------------------------------------------------------------------------------------
 
 
-def is_service(seen: ObservedService, service: PodsService, desired: Desired) -> bool:
+def is_service_as_wanted(seen: ObservedService, service: PodsService, desired: Desired) -> bool:
     """Return True if the Service is as wanted, whatever ports and labels others have added."""
     return (
         seen.name == service.name
@@ -166,7 +166,7 @@ def is_service(seen: ObservedService, service: PodsService, desired: Desired) ->
     )
 
 
-def is_status(seen: ObservedStatus, desired: Desired) -> bool:
+def is_status_as_wanted(seen: ObservedStatus, desired: Desired) -> bool:
     """Return True if the status is as wanted; times do not count."""
     if (
         seen.observed_generation != desired.generation
@@ -177,10 +177,10 @@ def is_status(seen: ObservedStatus, desired: Desired) -> bool:
     ):
         return False
     by_type = {condition.type: condition for condition in seen.conditions}
-    return all(_is_condition(by_type.get(condition.type), condition) for condition in desired.conditions)
+    return all(_is_condition_as_wanted(by_type.get(condition.type), condition) for condition in desired.conditions)
 
 
-def _is_condition(seen: ObservedCondition | None, wanted: ConditionSpec) -> bool:
+def _is_condition_as_wanted(seen: ObservedCondition | None, wanted: ConditionSpec) -> bool:
     return (
         seen is not None
         and seen.status == wanted.status

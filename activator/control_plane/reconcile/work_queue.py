@@ -149,7 +149,7 @@ class WorkQueue:
                 self._enqueue(key, entry, True)
 
     def forget(self, key: str) -> None:
-        """Remove a key; a running pass ends by itself."""
+        """Remove a key; its running pass, if there is one, ends by itself and is the last."""
         self._urgent.pop(key, None)
         self._waiting.pop(key, None)
         self._due.cancel(key)
@@ -171,12 +171,12 @@ class WorkQueue:
 
     # --- keys that are due later --------------------------------------------------------------------------------------
 
-    def _enqueue(self, key: str, entry: _Key, again: bool) -> None:
-        """Make the key due now; `again`: its last pass failed."""
+    def _enqueue(self, key: str, entry: _Key, is_retry: bool) -> None:
+        """Make the key due now; `is_retry`: its last pass failed."""
         self._due.cancel(key)
         entry.added_s = self._now()
         (self._urgent if entry.is_urgent else self._waiting)[key] = None
-        self._added(again)
+        self._added(is_retry)
         self._ready()
 
     def _arm(self) -> None:
@@ -189,9 +189,9 @@ class WorkQueue:
                 return
             self._timer.cancel()
         self._timer_s = next_s
-        self._timer = self._call_later(max(next_s - self._now(), 0.0), self._fire)
+        self._timer = self._call_later(max(next_s - self._now(), 0.0), self._enqueue_due)
 
-    def _fire(self) -> None:
+    def _enqueue_due(self) -> None:
         self._timer = None
         now_s = self._now()
         while (key := self._due.pop(now_s)) is not None:

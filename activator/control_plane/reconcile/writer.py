@@ -2,7 +2,7 @@
 
 Rules
   1. An apply names the UID of its object, or its version, so the API refuses it for another object of the same name.
-  2. After a conflict nothing is sent before the object has been read and judged again (`judge`): it may be deleted,
+  2. After a conflict nothing is sent before the object has been read again (`body_after_conflict`): it may be deleted,
      have another owner, or be as wanted.
   3. Fields of another manager are taken (force) only if the second attempt may still be made.
   4. Attempts are bounded and spaced by a growing pause with jitter.
@@ -35,7 +35,7 @@ TARGET_KINDS: Final = {
 }
 
 Pause = Callable[[float], Awaitable[None]]
-Judge = Callable[[], Awaitable[Json | None]]  # reads again; returns the body to send, or None
+BodyAfterConflict = Callable[[], Awaitable[Json | None]]  # reads again; returns the body to send, or None
 
 
 class Applied:
@@ -59,9 +59,14 @@ class Writer:
         self._pause = pause
 
     async def apply(
-        self, component: Component, path: str, body: Json, judge: Judge, may_take: Callable[[], bool] = lambda: True
+        self,
+        component: Component,
+        path: str,
+        body: Json,
+        body_after_conflict: BodyAfterConflict,
+        may_take: Callable[[], bool] = lambda: True,
     ) -> Applied:
-        """Apply `body`, or after a conflict the body that `judge` returns; raise the last conflict or another error."""
+        """Apply `body`, or after a conflict what `body_after_conflict` returns; raise the last conflict or an error."""
         force = False
         managers: tuple[str, ...] = ()
         conflicts = Backoff(CONFLICT_PAUSE_INITIAL_S, CONFLICT_PAUSE_MAX_S, self._rng)
@@ -72,14 +77,14 @@ class Writer:
                 if not is_conflict(error):
                     raise
                 owners = managers_in(error)
-                self._conflict(component, owners)
+                self._count_conflict(component, owners)
                 if attempt == CONFLICT_ATTEMPTS_MAX - 1 or (owners and not may_take()):
                     raise
                 force, managers = bool(owners), owners or managers
             else:
                 return Applied(answer, managers)
             await self._pause(conflicts.next_s())
-            fresh = await judge()
+            fresh = await body_after_conflict()
             if fresh is None:
                 return Applied(None)
             body = fresh
@@ -102,15 +107,15 @@ class Writer:
         self._controllers.written(CONTROLLER, component.value, "ok")
         return answer
 
-    def skipped(self, component: Component) -> None:
+    def count_unchanged(self, component: Component) -> None:
         """Count a write that a comparison has saved."""
         self._controllers.written(CONTROLLER, component.value, "unchanged")
 
-    def conflict(self, component: Component, error: Exception) -> None:
+    def count_conflict(self, component: Component, error: Exception) -> None:
         """Count a conflict of a write that `apply` did not make."""
-        self._conflict(component, managers_in(error))
+        self._count_conflict(component, managers_in(error))
 
-    def _conflict(self, component: Component, managers: tuple[str, ...]) -> None:
+    def _count_conflict(self, component: Component, managers: tuple[str, ...]) -> None:
         self._controllers.conflict(CONTROLLER, TARGET_KINDS[component])
         for manager in managers or ("",):
             self._controllers.refused_by(CONTROLLER, TARGET_KINDS[component], manager)

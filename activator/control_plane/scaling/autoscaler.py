@@ -29,7 +29,7 @@ from activator.runtime.clock import NEVER, Now
 from activator.runtime.schedule import Schedule
 
 SCALING_INTERVAL_S: Final = 2.0  # between two decisions about one revision, as in Knative: rates are per decision
-HOLD_START_S: Final = 600.0  # how long a requested pod may take to be ready before a hold's time counts
+HOLD_START_S: Final = 600.0  # how long a pod that an operator keeps may take to be ready before its time counts
 
 Scale = Callable[[str, Decision], None]
 
@@ -44,7 +44,7 @@ class LastDecision(NamedTuple):
 
 
 class HandedScale(msgspec.Struct, frozen=True, array_like=True):
-    """The commands of operators on one revision, for another process of the activator: its hold, and its release."""
+    """The commands of operators on one revision, for another process of the activator: to keep a pod, or to unload."""
 
     key: str
     held_for_s: float
@@ -75,10 +75,10 @@ class _Revision:
         self.users = 0  # revisions that depend on it and want a pod
         self.due_s = 0.0  # the next decision, while it is awake
         self.burst_over = NEVER  # more requests than this are decided on at once
-        self.held_for_s = 0.0  # an operator's hold: its time from when a pod is ready
-        self.held_until_s = 0.0  # an operator's hold: its end
+        self.held_for_s = 0.0  # how long an operator keeps a pod, from when it is ready
+        self.held_until_s = 0.0  # until when an operator keeps a pod
         self.is_released = False  # an operator has unloaded it: requests in flight end with their pods
-        self.is_fresh = True  # neither a load nor a number of pods has arrived
+        self.is_fresh = True  # neither a load nor a number of pods has been recorded
         self.kept = 0  # pods that the last decision wants without a request
         self.decision: Decision | None = None
         self.changed: Decision | None = None
@@ -119,7 +119,7 @@ class Autoscaler:
     def set_revision(self, key: str, rule: ScalingRule, ready: int = 0, is_taken_over: bool = False) -> None:
         """Add a revision of which `ready` pods run already, or change its rule, with effect at once.
 
-        `is_taken_over`: another component has decided on it before, so its initial scale is over.
+        `is_taken_over`: another component has decided on it before, so its initial scale does not apply.
         """
         revision = self._revisions.get(key)
         if revision is None:
@@ -168,7 +168,7 @@ class Autoscaler:
                     revision.busy_s = self._now()
                 revision.requests_total = load.requests_total
                 if revision.queued:
-                    self._stop_counting(revision)
+                    self._stop_counting_requests(revision)
                     self._decide(load.key, revision)
                 return
             revision.is_released = False
@@ -244,10 +244,10 @@ class Autoscaler:
         revision = self._revisions.get(key)
         return revision is not None and revision.carried > 0
 
-    def hold(self, key: str, seconds: float | None) -> bool:
-        """Keep a pod for `seconds` from when it is ready, because an operator wants it; False: no such revision.
+    def keep_for_operator(self, key: str, seconds: float | None) -> bool:
+        """Keep a pod for `seconds` from when it is ready, because an operator wants it.
 
-        None: for the grace before zero.
+        `seconds` None: for the grace before zero. Return False if there is no such revision.
         """
         revision = self._revisions.get(key)
         if revision is None:
@@ -260,7 +260,7 @@ class Autoscaler:
         self._decide(key, revision)
         return True
 
-    def release(self, key: str) -> None:
+    def unload(self, key: str) -> None:
         """Unload the revision: from now on only a queued request calls for a pod.
 
         Requests in flight end with the pods that leave, and the loads that report them call for no other pod. A queued
@@ -271,11 +271,11 @@ class Autoscaler:
             revision.held_until_s = 0.0
             revision.is_released = True
             if not revision.queued:
-                self._stop_counting(revision)
+                self._stop_counting_requests(revision)
             self._decide(key, revision)
 
-    def _stop_counting(self, revision: _Revision) -> None:
-        """Stop counting the requests in flight: the pods that leave finish them."""
+    def _stop_counting_requests(self, revision: _Revision) -> None:
+        """Forget the counted requests, which the pods that leave finish; the initial scale is over, too."""
         revision.in_flight = revision.queued = 0
         revision.state = revision.state._replace(is_initialized=True)
 
@@ -290,7 +290,7 @@ class Autoscaler:
     def tick(self) -> None:
         """Decide on each revision that is due; call it several times in SCALING_INTERVAL_S."""
         if self._schedule_changes:
-            self._apply_schedules()
+            self._decide_scheduled()
         if not self._awake:
             return
         now_s = self._now()
@@ -348,7 +348,7 @@ class Autoscaler:
         revision.decision = decision
         revision.state = decision.state
         self.decision_totals[decision.reason] += 1
-        self._plan_next(key, revision, decision, scheduled)
+        self._plan_next_decision(key, revision, decision, scheduled)
         if decision.kept != revision.kept:
             revision.kept = decision.kept
             if self._kept_changed is not None:
@@ -389,7 +389,7 @@ class Autoscaler:
             revision.is_released,
         )
 
-    def _plan_next(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:
+    def _plan_next_decision(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:
         """Plan the next decision, or let the revision sleep."""
         rule, seen = revision.rule, decision.seen
         is_used = seen.carried or seen.held or seen.busy or seen.users
@@ -434,7 +434,7 @@ class Autoscaler:
         else:
             self._schedule_changes.cancel(key)
 
-    def _apply_schedules(self) -> None:
+    def _decide_scheduled(self) -> None:
         wall_s = self._wall_clock()
         while (key := self._schedule_changes.pop(wall_s)) is not None:
             revision = self._revisions[key]

@@ -7,7 +7,7 @@ Rules
   2. Every CONCURRENCY_REPORT_S each revision with requests is reported with its mean concurrency since the last report
      and the number of its requests; once more, with zero, when it has none.
   3. Figures that were not delivered are not lost: when the connection is restored, every revision with requests is
-     reported at once, so that a first request does not wait for an interval. The next report subtracts that too.
+     reported at once, so that a first request does not wait for an interval. The next report subtracts this one too.
 
 The means come from the integral that the data plane keeps (`Load.request_seconds`), so they are exact however rarely a
 load is reported. Source: knative.dev/serving pkg/activator/handler/concurrency_reporter.go (v1.23).
@@ -86,12 +86,13 @@ class ConcurrencyReporter:
         now_s = self._now()
         stats = []
         for key, entry in list(self._entries.items()):
-            average, count = self._figures(entry, now_s)
+            average, count = self._take_figures(entry, now_s)
             unreported_average = max(average - entry.reported_average, 0.0)
             unreported_count = max(count - entry.reported_count, 0.0)
             stats.append(ConcurrencyStat(key, unreported_average, unreported_count))
-            self._begin_again(key, entry)
-            if average == 0.0 and entry.load.concurrency == 0:  # otherwise a request has just arrived and is in flight
+            self._begin_next_report(key, entry)
+            # An average of 0 alone may mean that a request has only just arrived.
+            if average == 0.0 and entry.load.concurrency == 0:
                 del self._entries[key]
         if stats:
             self._send(stats)
@@ -106,8 +107,8 @@ class ConcurrencyReporter:
         if carrying:
             self._send(carrying)
 
-    def _figures(self, entry: _Entry, now_s: float) -> tuple[float, float]:
-        """Return the mean concurrency and the number of requests since the last report, which ends now."""
+    def _take_figures(self, entry: _Entry, now_s: float) -> tuple[float, float]:
+        """Return the mean concurrency and the number of requests since the last report; the next figures begin now."""
         load = entry.load
         # The load of a revision without requests is not sent again, because nothing is added to it.
         until_s = load.at_s if load.concurrency > 0 else max(now_s, load.at_s)
@@ -118,7 +119,7 @@ class ConcurrencyReporter:
         entry.since_s = until_s
         return average, float(load.requests_total - entry.requests_before)
 
-    def _begin_again(self, key: str, entry: _Entry) -> None:
+    def _begin_next_report(self, key: str, entry: _Entry) -> None:
         entry.reported_average = entry.reported_count = 0.0
         entry.seconds_before = entry.load.request_seconds
         entry.requests_before = entry.load.requests_total

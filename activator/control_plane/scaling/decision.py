@@ -143,10 +143,10 @@ def _by_averages(rule: ScalingRule, seen: Observation, state: ScalingState) -> _
         panic_s = None
     if panic_s is None:
         return _Candidate(stable_pods, reason, stable_needed)
-    # Where the stable average is the greater one, it counts.
+    # The average that calls for more pods counts.
     if panic_pods > stable_pods:
-        rated = panic_reason is ScalingReason.RATE_LIMITED_UP
-        stable_pods, reason = panic_pods, panic_reason if rated else ScalingReason.PANIC
+        is_rate_limited = panic_reason is ScalingReason.RATE_LIMITED_UP
+        stable_pods, reason = panic_pods, panic_reason if is_rate_limited else ScalingReason.PANIC
     needed = max(stable_needed, panic_needed)
     if stable_pods >= state.panic_pods:
         return _Candidate(stable_pods, reason, needed, panic_s, stable_pods)

@@ -36,7 +36,7 @@ class Api(Protocol):
 
 
 class ScaleFallback:
-    """The fallback. `unreachable_for_s`: how long the autoscaler has been so; `start` runs an attempt as a task."""
+    """The fallback. `unreachable_for_s` returns how long the autoscaler has been unreachable; `start` runs a task."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class ScaleFallback:
         self._controllers = controllers
         controllers.register("revision", SCALE_FALLBACKS_AT_ONCE + 1)  # one more for the pass of the source
         self._attempts_limit = asyncio.Semaphore(SCALE_FALLBACKS_AT_ONCE)
-        self._tried_s: dict[str, float] = {}  # by revision, in this outage
+        self._tried_s: dict[str, float] = {}  # by revision: time of the last attempt in this outage
         self.scaled_total = 0
 
-    def wake(self) -> None:
+    def allow_attempts(self) -> None:
         """Allow new attempts at once: the Kubernetes API answers again."""
         self._tried_s.clear()
 
-    def check(self, waiting: list[str]) -> None:
-        """Start attempts for revisions without a pod for which requests wait."""
+    def start_attempts(self, waiting: list[str]) -> None:
+        """Start attempts for revisions without a pod for which requests wait, if the outage is long enough."""
         unreachable_s = self._unreachable_for_s()
         if unreachable_s < self._after_s or self._after_s <= 0.0:
             if unreachable_s == 0.0:
@@ -74,14 +74,14 @@ class ScaleFallback:
             tried_s = self._tried_s.get(key)
             if tried_s is None or now_s - tried_s >= SCALE_FALLBACK_RETRY_S:
                 self._tried_s[key] = now_s
-                self._start("scale fallback", self._scale(key))
+                self._start("scale fallback", self._attempt_within_limit(key))
 
-    async def _scale(self, key: str) -> None:
+    async def _attempt_within_limit(self, key: str) -> None:
         async with self._attempts_limit:
             await self._attempt(key)
 
     async def _attempt(self, key: str) -> None:
-        """Scale the Deployment from zero to one, if it is at zero."""
+        """Scale the Deployment to one if it is at zero; log the result."""
         namespace, _, name = key.partition("/")
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment(name)}/scale"
         try:

@@ -58,10 +58,13 @@ class Totals:
         self._next_s = (floor(at_s / BUCKET_S) + 1) * BUCKET_S  # the end of the current bucket
         self._stable = _Window(stable_s, at_s)
         self._panic = _Window(panic_s, at_s)
-        self._beginnings = self._ring()
+        self._beginnings = self._empty_ring()
 
     def observe(self, at_s: float, total: float, silent_s: float = 0.0) -> None:
-        """Record the total at this time, after such a silence. A total that has fallen comes from a new counter."""
+        """Record the total; `silent_s`: how long there was no request before it.
+
+        A total that has fallen comes from a new counter, and adds nothing.
+        """
         added = max(total - self._counted, 0.0)
         self._counted = total
         before = self._total
@@ -107,16 +110,16 @@ class Totals:
         for window in (self._stable, self._panic):
             if window.first_s < oldest * BUCKET_S:
                 window.first_s, window.first_total = oldest * BUCKET_S, old[oldest % len(old)]
-        self._beginnings = self._ring()
+        self._beginnings = self._empty_ring()
         for bucket in range(max(oldest, last - len(self._beginnings) + 1), last + 1):
             self._beginnings[bucket % len(self._beginnings)] = old[bucket % len(old)]
 
-    def _ring(self) -> array[float]:
+    def _empty_ring(self) -> array[float]:
         """Return an empty ring of the totals at the starts of buckets, as long as the longer window."""
         return array("d", [0.0]) * (max(self._stable.buckets, self._panic.buckets) + 1)
 
     def _fill_buckets(self, at_s: float, added: float) -> None:
-        """Write the totals at the starts of the buckets in between, at most as many as the ring has entries."""
+        """Write the totals at the starts of the buckets since the last observation, at most as many as the ring has."""
         ring = self._beginnings
         last = floor(at_s / BUCKET_S)
         per_s = added / (at_s - self._last_s)

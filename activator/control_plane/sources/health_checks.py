@@ -94,7 +94,7 @@ class HealthChecks:
                     self._wake.set()
 
     def _check_next(self, key: str, now_s: float) -> None:
-        """Check the next pod of a revision that is due."""
+        """Start the check of the next pod of a revision that is due, and plan the one after it."""
         revision = self._model.revisions.get(key)
         checks = None if revision is None else revision.spec.probing.checks
         current = self._rounds[key]
@@ -102,7 +102,7 @@ class HealthChecks:
             del self._rounds[key]
             return
         if not current.remaining:
-            self._begin(current, revision, checks.interval_s)
+            self._begin_round(current, revision, checks.interval_s)
         identity = current.remaining.pop() if current.remaining else ""
         self._due.plan(key, now_s + current.step_s)
         pod = revision.pods.get(identity)
@@ -112,7 +112,7 @@ class HealthChecks:
             self.checks_total += 1
             self._tasks.start("health check", self._check(revision, pod, current))
 
-    def _begin(self, current: _Round, revision: RevisionRecord, interval_s: float) -> None:
+    def _begin_round(self, current: _Round, revision: RevisionRecord, interval_s: float) -> None:
         """Begin a new round with the pods that are ready now."""
         ready = [pod.identity for pod in revision.pods.values() if pod.state() == READY]
         current.remaining = ready[::-1]
@@ -120,7 +120,7 @@ class HealthChecks:
         current.failures = {identity: current.failures[identity] for identity in ready if identity in current.failures}
 
     async def _check(self, revision: RevisionRecord, pod: PodRecord, current: _Round) -> None:
-        """Probe the pod once, and judge the outcome."""
+        """Probe the pod once, and count the outcome."""
         spec = revision.spec
         checks = spec.probing.checks
         assert checks is not None
@@ -137,9 +137,11 @@ class HealthChecks:
             self.under_way -= 1
             self._wake.set()
             current.probing_now.discard(pod.identity)
-        self._judge(spec.key, pod, current, outcome, request.causes[-1] if request.causes else "it does not answer")
+        self._count_outcome(
+            spec.key, pod, current, outcome, request.causes[-1] if request.causes else "it does not answer"
+        )
 
-    def _judge(self, key: str, pod: PodRecord, current: _Round, outcome: ProbeOutcome, cause: str) -> None:
+    def _count_outcome(self, key: str, pod: PodRecord, current: _Round, outcome: ProbeOutcome, cause: str) -> None:
         """Count the failures of the pod in a row; report the pod after `fall` of them."""
         if outcome is ProbeOutcome.ANSWERED:
             current.failures.pop(pod.identity, None)

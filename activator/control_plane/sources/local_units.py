@@ -22,8 +22,8 @@ class LocalUnits(Units):
     def _units_of(self, revision: Revision) -> Units:
         return self._processes if revision.container is None else self.containers
 
-    def known(self, revision: Revision) -> None:
-        self._units_of(revision).known(revision)
+    def prepare(self, revision: Revision) -> None:
+        self._units_of(revision).prepare(revision)
 
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
         return self._units_of(revision).make(revision, identity, gpus, on_line)
@@ -32,16 +32,16 @@ class LocalUnits(Units):
         units: Units = self._processes if program.container is None else self.containers
         return units.take_over(revision, program, descriptors, on_line)
 
-    def describe(self, programs: HandedPrograms) -> HandedPrograms:
-        return self.containers.describe(self._processes.describe(programs))
+    def with_shared_state(self, programs: HandedPrograms) -> HandedPrograms:
+        return self.containers.with_shared_state(self._processes.with_shared_state(programs))
 
-    def use(self, programs: HandedPrograms) -> None:
-        self._processes.use(programs)
-        self.containers.use(programs)
+    def restore_shared(self, programs: HandedPrograms) -> None:
+        self._processes.restore_shared(programs)
+        self.containers.restore_shared(programs)
 
-    def own(self, former: Iterable[int]) -> None:
-        self._processes.own(former)
-        self.containers.own(former)
+    def take_ownership(self, former: Iterable[int]) -> None:
+        self._processes.take_ownership(former)
+        self.containers.take_ownership(former)
 
     def detach(self) -> None:
         self._processes.detach()

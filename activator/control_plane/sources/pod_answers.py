@@ -93,7 +93,7 @@ class PodAnswers:
         return 0 if known is None else len(known.up)
 
     def proven(self, key: str) -> AbstractSet[str]:
-        """Return the pods that have answered, including those in quarantine, which other activators do not share."""
+        """Return the pods that have answered, including those in quarantine, which other activators may use."""
         known = self._known.get(key)
         return _NONE if known is None else known.proven
 
@@ -117,7 +117,7 @@ class PodAnswers:
             self._turned(key)
 
     def _rebuild(self, key: str, pods: tuple[PlacePod, ...], complete: bool) -> None:
-        """Rebuild the state of a revision, as effects before may have been lost; it is applied with the last part."""
+        """Add pods to the rebuilt state of a revision; if it is `complete`, it replaces the present state."""
         rebuilt = self._rebuilt.get(key)
         if rebuilt is None:
             return

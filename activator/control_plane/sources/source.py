@@ -25,13 +25,13 @@ class Source:
         return False
 
     def resubmit(self, key: str) -> None:
-        """Submit all of a revision again because changes of it were lost, also if it has been removed.
+        """Submit the whole revision again, or its removal, because changes of it were lost.
 
-        All of it, because later changes may have had no effect without the lost ones.
+        The whole is submitted because later changes may have had no effect without the lost ones.
         """
 
     def receive_load(self, load: Load) -> None:
-        """Take the present load of a revision."""
+        """Receive the present load of a revision."""
 
     def receive_taken(self, taken: PodTaken) -> None:
         """Record that a pod that serves a single request has received it."""
@@ -40,7 +40,7 @@ class Source:
         """Record that a withdrawn pod has finished its requests."""
 
     def applied(self, effects: list[Effect]) -> None:
-        """Take the effects that the model has applied and the data plane has received."""
+        """Receive the effects that the model has applied and the data plane has received."""
 
     def scaling(self, key: str) -> LastDecision | None:
         """Return the last scaling decision for the revision; None if this source does not scale it."""

@@ -53,15 +53,15 @@ class UnreachableRevisions:
         self._no_pods = no_pods
 
     def pod_failed(self, key: str) -> None:
-        """Record that a pod of the revision did not answer a probe."""
+        """Log pods that do not answer, and reject requests if the revision is unreachable, every CHECK_INTERVAL_S."""
         now_s = self._now()
         if key not in self.patience_s or now_s < self._next_check_s.get(key, 0.0):
             return
         self._next_check_s[key] = now_s + CHECK_INTERVAL_S
         self.pod_causes.report(key, self._prober.failing(key), now_s)
-        self._judge(key)
+        self._reject_if_unreachable(key)
 
-    def _judge(self, key: str) -> None:
+    def _reject_if_unreachable(self, key: str) -> None:
         """Reject the requests of the revision if it is unreachable for longer than its patience."""
         patience_s = self.patience_s.get(key, 0.0)
         if patience_s > 0.0 and key not in self.causes:
@@ -72,14 +72,14 @@ class UnreachableRevisions:
                 self._submit(RevisionFailed(key, cause))
 
     def pods_changed(self, key: str, new_pods: bool) -> None:
-        """Record that the pods have changed (`new_pods`), or that a name or file of pods has failed once more."""
+        """Recover if there are new pods; else a name or file has failed: reject requests if that lasts for too long."""
         if new_pods:
             self.recover(key)
         else:
-            self._judge(key)
+            self._reject_if_unreachable(key)
 
     def recover(self, key: str) -> None:
-        """Handle an answer of a pod, or a change of the pods."""
+        """Stop rejecting the revision's requests: a pod has answered, or its pods or its configuration have changed."""
         if self.causes.pop(key, ""):
             log.info("%s can be reached again", key)
             self._submit(RevisionRecovered(key))

@@ -27,8 +27,8 @@ from activator.control_plane.state.model import Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 
 
-def settle_addresses(revision: RevisionRecord, reduction: Reduction, now_s: float) -> None:
-    """Decide which pods have the addresses that the reduction has touched."""
+def decide_holders(revision: RevisionRecord, reduction: Reduction, now_s: float) -> None:
+    """Decide which pod has each address that needs a decision after the reduction."""
     departed: set[tuple[str, str]] = set()
     arrived: dict[str, list[str]] = {}
     for identity, step in reduction.steps.items():
@@ -37,29 +37,29 @@ def settle_addresses(revision: RevisionRecord, reduction: Reduction, now_s: floa
             departed.add((old.address, identity))
         if new is not None and (old is None or new.address != old.address):
             arrived.setdefault(new.address, []).append(identity)
-    for address in list(dict.fromkeys(reduction.touched)):
+    for address in list(dict.fromkeys(reduction.undecided)):
         present = [identity for identity in revision.addresses.at(address) if (address, identity) not in departed]
         present.extend(arrived.get(address, []))
         pods = [_record(revision, reduction, identity) for identity in present]
         if len(pods) > 1 or (pods and pods[0].ousted_by):
-            _settle(revision, reduction, address, pods, now_s)
+            _decide_holder(revision, reduction, address, pods, now_s)
 
 
-def settle_all(revision: RevisionRecord, reduction: Reduction, now_s: float) -> RevisionRecord:
-    """Rebuild the index of a revision's addresses, and decide about each address; return the new revision."""
+def rebuild_addresses(revision: RevisionRecord, reduction: Reduction, now_s: float) -> RevisionRecord:
+    """Rebuild the index of a revision's addresses, and decide which pod has each one; return the new revision."""
     index = AddressIndex()
     shared: dict[str, None] = {}
     index_pods(revision, revision.pods.values(), index, shared)
     revision = replace(revision, addresses=index)
-    reduction.touched.extend(shared)
-    settle_addresses(revision, reduction, now_s)
+    reduction.undecided.extend(shared)
+    decide_holders(revision, reduction, now_s)
     return revision
 
 
 def index_pods(
     revision: RevisionRecord, pods: Iterable[PodRecord], index: AddressIndex, shared: dict[str, None]
 ) -> None:
-    """Add these pods of the revision to `index`; add to `shared` the addresses that need a decision.
+    """Add these pods of the revision to `index`; add to `shared` the addresses for which a holder must be chosen.
 
     The order of arrival in the present index is kept.
     """
@@ -75,8 +75,10 @@ def index_pods(
             shared[address] = None
 
 
-def _settle(revision: RevisionRecord, reduction: Reduction, address: str, pods: list[PodRecord], now_s: float) -> None:
-    """Decide about one address. `pods`: all pods at it, in order of arrival."""
+def _decide_holder(
+    revision: RevisionRecord, reduction: Reduction, address: str, pods: list[PodRecord], now_s: float
+) -> None:
+    """Decide which pod has the address; the others drain. `pods`: all pods at it, in order of arrival."""
     holder = ""
     for pod in pods:
         if pod.contends():

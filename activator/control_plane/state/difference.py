@@ -23,7 +23,7 @@ def put(
     now_s: float,
     reduction: Reduction,
 ) -> None:
-    """Write `new` in place of `old` (None: no pod), because of `event`; `conclude` derives the effects."""
+    """Write `new` in place of `old` (None: no pod), because of `event`; the effects follow in `derive_effects`."""
     before = EMPTY if old is None else old.state()
     after = EMPTY if new is None else new.state()
     moved = old is not None and new is not None and old.address != new.address
@@ -44,22 +44,24 @@ def put(
         step.new = new
         step.after = after
     if moved or _is_in_table(before) != _is_in_table(after):
-        _touch(revision, old, new, reduction)
+        _note_undecided(revision, old, new, reduction)
 
 
-def _touch(revision: RevisionRecord, old: PodRecord | None, new: PodRecord | None, reduction: Reduction) -> None:
-    """Note the addresses for which the holder may have to be decided again."""
+def _note_undecided(
+    revision: RevisionRecord, old: PodRecord | None, new: PodRecord | None, reduction: Reduction
+) -> None:
+    """Note the pod's old and new address if another pod is there, so that their holders are decided again."""
     if old is not None and revision.addresses.is_shared(old.address):
-        reduction.touched.append(old.address)
+        reduction.undecided.append(old.address)
     if new is None or (old is not None and old.address == new.address):
         return
     if revision.addresses.is_free(new.address) and new.address not in reduction.arrivals:
         reduction.arrivals.add(new.address)
     else:
-        reduction.touched.append(new.address)
+        reduction.undecided.append(new.address)
 
 
-def conclude(revision: RevisionRecord, reduction: Reduction) -> None:
+def derive_effects(revision: RevisionRecord, reduction: Reduction) -> None:
     """Add the effects of all steps; pods are withdrawn first, so that their slots and addresses are free."""
     for identity, step in reduction.steps.items():
         _withdraw(revision, identity, step, reduction)

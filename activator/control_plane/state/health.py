@@ -5,8 +5,9 @@ comes back through trial requests, as behind a half-open circuit breaker.
 
 Rules
   1. A refused connection is certain: the pod is ejected at once, even the last one. Timeouts and broken connections are
-     uncertain: it is ejected after several strikes in a row, only a share of the pods at once, never the last ready
-     one. A pod that fails its revision's health checks (sources/health_checks.py) is ejected, too, even the last one.
+     uncertain: the pod is ejected after several strikes in a row, as long as only a share of the pods is out, and never
+     if it is the last ready one. A pod that fails its revision's health checks (sources/health_checks.py) is ejected,
+     too, even the last one.
   2. There is one way back: an answered probe (with health checks, `rise` in a row), then one trial request at a time.
   3. Late reports are stale: a report about a pod that was removed, or has changed its state or slot since (its epoch
      differs), and an answer to a probe that is no longer wanted. They are counted and have no effect.
@@ -112,13 +113,13 @@ def trial_ended(revision: RevisionRecord, change: TrialEnded, now_s: float, redu
 
 
 def sweep(revision: RevisionRecord, change: Sweep, now_s: float, reduction: Reduction) -> None:
-    """Forget old reports, and pods that no source lists."""
+    """Remove expired reports, and pods that have none left and that no source lists."""
     calm = True
     for old in revision.pods.values():
         if not old.ages():
             continue
         calm = False
-        new = _aged(old, revision.spec.health.stale_after_s, now_s)
+        new = _without_expired_reports(old, revision.spec.health.stale_after_s, now_s)
         if new is not old:
             put(revision, old, new, EXPIRED, now_s, reduction)
     if calm:
@@ -134,8 +135,8 @@ def _reported(revision: RevisionRecord, identity: str, epoch: int, reduction: Re
     return pod
 
 
-def _aged(pod: PodRecord, stale_after_s: float, now_s: float) -> PodRecord | None:
-    """Return the pod without reports that have expired; None if no report is left and no source lists it."""
+def _without_expired_reports(pod: PodRecord, stale_after_s: float, now_s: float) -> PodRecord | None:
+    """Return the pod without expired reports, to be probed again if need be; None if no source lists or reports it."""
     listed = pod.is_listed()
     if PUSH in pod.claims:
         if not listed and now_s - pod.first_seen_s >= PUSH_PROVISIONAL_S:

@@ -23,7 +23,7 @@ TRIAL_PASSED: Final = "trial passed"
 TRIAL_FAILED: Final = "trial failed"
 EXPIRED: Final = "expired"  # a pod's own report has expired, or no source has reported it for a long time
 OUSTED: Final = "ousted"  # another pod has come to its address
-RETURNED: Final = "returned"  # the other pod has left the address
+RETURNED: Final = "returned"  # the pod that ousted it has left the address
 
 EVENTS: Final = (SEEN, GONE, ANSWERED, DEAD, STRUCK, SERVED, TRIAL_PASSED, TRIAL_FAILED, EXPIRED, OUSTED, RETURNED)
 
@@ -38,22 +38,22 @@ class Transition(NamedTuple):
 
 
 _NEWER: Final = "a newer pod is at its address"
-_HELD: Final = (QUARANTINED, RECOVERING)  # observations outlive what sources report in that time
+_EJECTED: Final = (QUARANTINED, RECOVERING)  # outlasts other states that sources report in between
 
 TRANSITIONS: Final = (
     Transition(EMPTY, SEEN, (PENDING, READY, NOT_READY, DRAINING), "a new pod"),
     Transition(PENDING, SEEN, (PENDING, READY, NOT_READY, DRAINING), "its source reports more"),
     Transition(READY, SEEN, (READY, PENDING, NOT_READY, DRAINING), "its source withdraws its readiness"),
-    Transition(NOT_READY, SEEN, (NOT_READY, READY, PENDING, DRAINING, *_HELD), "it is as it was before"),
+    Transition(NOT_READY, SEEN, (NOT_READY, READY, PENDING, DRAINING, *_EJECTED), "it is as it was before"),
     Transition(QUARANTINED, SEEN, (QUARANTINED, NOT_READY, PENDING, DRAINING), "no source ends a quarantine"),
     Transition(RECOVERING, SEEN, (RECOVERING, NOT_READY, PENDING, DRAINING), "no source ends a trial"),
-    Transition(DRAINING, SEEN, (DRAINING, READY, PENDING, NOT_READY, *_HELD), "it flaps; its ledger was kept"),
+    Transition(DRAINING, SEEN, (DRAINING, READY, PENDING, NOT_READY, *_EJECTED), "it flaps; its ledger was kept"),
     Transition(PENDING, GONE, (EMPTY, PENDING, READY, NOT_READY, DRAINING), "the other sources decide"),
     Transition(READY, GONE, (EMPTY, READY, PENDING, NOT_READY, DRAINING), "the other sources decide"),
-    Transition(NOT_READY, GONE, (EMPTY, NOT_READY, READY, PENDING, DRAINING, *_HELD), "the other sources decide"),
+    Transition(NOT_READY, GONE, (EMPTY, NOT_READY, READY, PENDING, DRAINING, *_EJECTED), "the other sources decide"),
     Transition(QUARANTINED, GONE, (EMPTY, QUARANTINED, PENDING, NOT_READY, DRAINING), "the other sources decide"),
     Transition(RECOVERING, GONE, (EMPTY, RECOVERING, PENDING, NOT_READY, DRAINING), "the other sources decide"),
-    Transition(DRAINING, GONE, (EMPTY, DRAINING, READY, PENDING, NOT_READY, *_HELD), "the other sources decide"),
+    Transition(DRAINING, GONE, (EMPTY, DRAINING, READY, PENDING, NOT_READY, *_EJECTED), "the other sources decide"),
     Transition(PENDING, ANSWERED, (READY,), "proven"),
     Transition(QUARANTINED, ANSWERED, (RECOVERING,), "one trial request at a time"),
     Transition(READY, DEAD, (QUARANTINED,), "certain: out at once, also the last one"),
@@ -70,16 +70,18 @@ TRANSITIONS: Final = (
     Transition(PENDING, EXPIRED, (EMPTY, PENDING, READY, NOT_READY), "its own report is old: the other sources decide"),
     Transition(READY, EXPIRED, (EMPTY, READY, PENDING, NOT_READY), "its own report is old: the other sources decide"),
     Transition(
-        NOT_READY, EXPIRED, (EMPTY, NOT_READY, READY, PENDING, *_HELD), "no source lists it, or its report is old"
+        NOT_READY, EXPIRED, (EMPTY, NOT_READY, READY, PENDING, *_EJECTED), "no source lists it, or its report is old"
     ),
     Transition(
         QUARANTINED, EXPIRED, (EMPTY, QUARANTINED, NOT_READY, PENDING), "no source lists it, or its report is old"
     ),
     Transition(RECOVERING, EXPIRED, (EMPTY, RECOVERING, NOT_READY, PENDING), "its own report is old"),
-    Transition(DRAINING, EXPIRED, (EMPTY, DRAINING, READY, PENDING, NOT_READY, *_HELD), "its own report is old"),
+    Transition(DRAINING, EXPIRED, (EMPTY, DRAINING, READY, PENDING, NOT_READY, *_EJECTED), "its own report is old"),
     *(Transition(state, OUSTED, (DRAINING,), _NEWER) for state in (PENDING, READY, NOT_READY, QUARANTINED, RECOVERING)),
     Transition(DRAINING, OUSTED, (DRAINING,), _NEWER),
-    Transition(DRAINING, RETURNED, (DRAINING, PENDING, READY, NOT_READY, *_HELD), "the newer one has left the address"),
+    Transition(
+        DRAINING, RETURNED, (DRAINING, PENDING, READY, NOT_READY, *_EJECTED), "the newer one has left the address"
+    ),
 )
 
 _LEGAL: Final = frozenset((row.state, row.event, to) for row in TRANSITIONS for to in row.to)

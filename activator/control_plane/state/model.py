@@ -22,7 +22,7 @@ from activator.messages import (
     StartProbe,
 )
 
-RENEWED_AT_ONCE: Final = 100  # 0.2 ms
+RENEWED_AT_ONCE: Final = 100  # pods per turn; they take 0.2 ms
 
 
 class Unconfirmed:
@@ -67,10 +67,10 @@ class Renewal:
         self.counted: int = 0  # pods that are in the tally and the index
         self.tally = Tally()
         self.addresses = AddressIndex()
-        self.unsettled: dict[str, None] = {}  # addresses that need a decision
+        self.undecided: dict[str, None] = {}  # addresses whose holder must be decided
         self.sent: int = 0  # pods that were sent
-        self.asked: list[StartProbe] = []  # probes of the pods that were sent
-        self.parts: int = 0
+        self.probes: list[StartProbe] = []  # probes of the pods that were sent
+        self.parts: int = 0  # effects that were sent, each with some of the pods
         self.is_complete: bool = False
 
 
@@ -87,7 +87,7 @@ class Step:
 class Reduction:
     """The result of one change: records to write and messages to send. None as a record means "remove".
 
-    `epoch`: the model's; `now_s`: the time of the change.
+    `epoch`: the newest epoch of the model; `now_s`: the time of the change.
     """
 
     def __init__(self, epoch: int = 0, now_s: float = 0.0) -> None:
@@ -97,7 +97,7 @@ class Reduction:
         self.pods: dict[tuple[str, str], PodRecord | None] = {}
         self.steps: dict[str, Step] = {}  # by identity: the pods that effects are derived from
         self.arrivals: set[str] = set()  # addresses that had no pod before
-        self.touched: list[str] = []  # addresses with several pods, one of which arrives, leaves or is about to
+        self.undecided: list[str] = []  # addresses with several pods whose holder must be decided
         self.ousted: list[tuple[str, str, str]] = []  # address, the pod that had it, and the pod that has it now
         self.effects: list[Effect] = []
         self.probes: list[ProbeOrder] = []
@@ -169,8 +169,8 @@ def _write_pod(record: RevisionRecord, identity: str, pod: PodRecord | None) -> 
     if old is not None and (pod is None or pod.address != old.address):
         record.addresses.remove(identity, old.address)
     if pod is None:
-        record.tally.removed(record.pods.pop(identity, None))
+        record.tally.remove(record.pods.pop(identity, None))
     else:
         if old is None or pod.address != old.address:
             record.addresses.add(identity, pod.address)
-        record.pods[identity] = record.tally.exchanged(old, pod)
+        record.pods[identity] = record.tally.replace(old, pod)

@@ -23,7 +23,7 @@ from activator.messages import (
 
 CHANGE_QUEUE_MAX: Final = 100_000  # folded changes waiting for the state worker, or in one revision that waits
 
-# Changes that sources repeat, and changes that no source repeats; the content of the others is observed again.
+# Changes that sources repeat, and changes that nothing repeats; the content of all further kinds is observed again.
 OF_SOURCES: Final = (RevisionSet, RevisionGone, RevisionFailed, RevisionRecovered, ObservedPod, PodGone, PodsListed)
 _NOT_REPEATED: Final = (Probed, SlotDrained, RevisionBroken)
 
@@ -50,8 +50,8 @@ class Parked:
     def is_over(self, now_s: float) -> bool:
         return self.renewal is None and self.until_s <= now_s
 
-    def released(self, queued: list[Change], is_known: bool) -> list[Change]:
-        """Return the changes in order, after the backoff.
+    def take_all(self, queued: list[Change], is_known: bool) -> list[Change]:
+        """Remove and return the changes in order, when the wait is over.
 
         `queued`: those that are still in the worker's queue. They are newer than the changes that were taken out of it
         and parked; a newer submission would have moved them here. `is_known`: the model has the revision.

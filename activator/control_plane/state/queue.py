@@ -99,7 +99,7 @@ class ChangeQueue:
         self._newest: _Entry | None = None
         self._of_revisions: dict[str, dict[FoldKey, None]] = {}  # the keys of each revision
         self.folded_total: int = 0
-        self.taken: list[Change] = []  # the last ones; the taker may have failed before it stored them
+        self.taken: list[Change] = []  # by the last `take`, whose caller may have failed before it stored them
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -118,7 +118,7 @@ class ChangeQueue:
             self._of_revisions.setdefault(key[0], {})[key] = None
 
     def put(self, change: Change) -> bool:
-        """Add a change; False if the queue is full and the change may be dropped: its source must then list again."""
+        """Add a change. Return False if the queue is full and drops it: its source must then submit it again."""
         key = fold_key(change)
         if type(change) is RevisionGone:
             self._supersede(list(self._of_revisions.get(change.key, ())))

@@ -33,9 +33,9 @@ class PodRecord(msgspec.Struct, frozen=True):
     cause: str = ""  # why it is in quarantine, or was before its trial; shown to people
     strikes: int = 0  # connections in a row that timed out or broke
     weight: int = 1
-    limit: int = -1  # requests it may have at once; -1: as the revision configures; 0: another replica's
+    limit: int = -1  # requests it may have at once; -1: as the revision configures; 0: another replica has all of it
     restarts: int = -1  # restarts of its program, the largest number reported; -1: none has been
-    doubted: bool = False  # its program was restarted, and it has not been probed since
+    doubted: bool = False  # its observations may be of another program, and it has not been probed since
     ousted_by: str = ""  # the pod that has its address now (addresses.py); empty: it has it
     is_aside: bool = False  # an operator has taken it out of service
     unplaced: bool = False  # the table has no free slot for it
@@ -77,7 +77,7 @@ class PodRecord(msgspec.Struct, frozen=True):
         return PENDING
 
     def contends(self) -> bool:
-        """Return True if it may have its address: in service, reported by a source, and by none as terminating."""
+        """Return True if it may have its address: it is in service, and sources report it, none as terminating."""
         return len(self.claims) > 0 and not self.is_aside and _DRAINING not in self.claims.values()
 
     def wants_probe(self) -> bool:

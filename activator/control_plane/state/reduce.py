@@ -17,8 +17,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from activator.control_plane.state import health, repair
-from activator.control_plane.state.addresses import settle_addresses
-from activator.control_plane.state.difference import conclude, place, put, set_pod, start_probe
+from activator.control_plane.state.addresses import decide_holders
+from activator.control_plane.state.difference import derive_effects, place, put, set_pod, start_probe
 from activator.control_plane.state.lifecycle import GONE, SEEN
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
@@ -80,9 +80,9 @@ def reduce(model: Model, change: Change, now_s: float) -> Reduction:
     else:
         _HANDLERS[type(change)](revision, change, now_s, reduction)
     if reduction.steps:
-        if reduction.touched:
-            settle_addresses(revision, reduction, now_s)
-        conclude(revision, reduction)
+        if reduction.undecided:
+            decide_holders(revision, reduction, now_s)
+        derive_effects(revision, reduction)
     return reduction
 
 
@@ -216,7 +216,7 @@ def _pod_gone(revision: RevisionRecord, change: PodGone, now_s: float, reduction
 def _listed(
     revision: RevisionRecord, change: PodsListed, last: PodsListed | None, now_s: float, reduction: Reduction
 ) -> None:
-    """Apply a list. `last`: the list that describes the pods exactly, if there is one."""
+    """Apply a list. `last`: the former list, if it still describes the pods exactly; None otherwise."""
     changed = None if last is None or last.source != change.source else _changed_reports(last.pods, change.pods)
     if changed is not None:
         for seen in changed:
@@ -255,7 +255,7 @@ def _pod_set_aside(revision: RevisionRecord, change: PodSetAside, now_s: float, 
     if old is None:
         reduction.refused = True
     elif old.is_aside != change.is_aside:
-        # Its program may have been restarted meanwhile; a quarantine ends as every quarantine does.
+        # Its program may have been restarted while it was set aside; a quarantine ends as every quarantine does.
         doubted = not old.quarantined and not old.recovering
         put(revision, old, replace(old, is_aside=change.is_aside, doubted=doubted), SEEN, now_s, reduction)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from activator.control_plane.state.addresses import index_pods, settle_addresses, settle_all
+from activator.control_plane.state.addresses import decide_holders, index_pods, rebuild_addresses
 from activator.control_plane.state.difference import place, set_pod, start_probe
 from activator.control_plane.state.model import Model, Reduction, Renewal
 from activator.control_plane.state.records import PodRecord, RevisionRecord
@@ -45,7 +45,7 @@ COMPARED_AT_ONCE: Final = 100  # slots of a table per comparison with the model,
 def revision_broken(
     model: Model, revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction
 ) -> None:
-    """Rebuild everything that is derived from the records, also if they were written only in part."""
+    """Rebuild everything that is derived from the records, even partly written ones; with many pods begin a renewal."""
     key = revision.spec.key
     if change.kind:
         reduction.mismatches.append((change.kind, change.cause))
@@ -56,68 +56,68 @@ def revision_broken(
         )
         return
     revision = replace(revision, tally=Tally.of(revision.pods.values()))
-    revision = settle_all(revision, reduction, now_s)
+    revision = rebuild_addresses(revision, reduction, now_s)
     reduction.revisions[key] = revision
     pods = dict(revision.pods)
     for identity, step in reduction.steps.items():
         assert step.new is not None, "a renewal removes no pod"
         pods[identity] = step.new
     reduction.steps.clear()  # their effects are part of the rebuilt table
-    placed, probes = _rebuilt(revision, list(pods.values()), reduction)
+    placed, probes = _placements_and_probes(revision, list(pods.values()), reduction)
     reduction.effects.append(RebuildRevision(revision.spec, tuple(placed), revision.failure, retry_s=revision.retry_s))
     reduction.probes.append(SetProbes(key, tuple(probes)))
 
 
-def renew_some(model: Model, renewal: Renewal, now_s: float) -> Reduction:
+def rebuild_next_part(model: Model, renewal: Renewal, now_s: float) -> Reduction:
     """Rebuild the next part of a revision: all pods are counted, then addresses are settled, then pods are sent."""
     reduction = Reduction(model.epoch, now_s)
     revision = model.revisions[renewal.change.key]
     if renewal.counted < len(renewal.identities):
-        _count_some(revision, renewal, reduction)
-    elif renewal.unsettled:
-        addresses = list(islice(renewal.unsettled, renewal.at_once))
-        reduction.touched.extend(addresses)
-        settle_addresses(revision, reduction, now_s)
+        _count_next_pods(revision, renewal, reduction)
+    elif renewal.undecided:
+        addresses = list(islice(renewal.undecided, renewal.at_once))
+        reduction.undecided.extend(addresses)
+        decide_holders(revision, reduction, now_s)
         reduction.steps.clear()  # their effects are sent when all addresses are settled
         for address in addresses:
-            del renewal.unsettled[address]
+            del renewal.undecided[address]
     else:
-        _send_some(revision, renewal, reduction)
+        _send_next_pods(revision, renewal, reduction)
     return reduction
 
 
-def _count_some(revision: RevisionRecord, renewal: Renewal, reduction: Reduction) -> None:
+def _count_next_pods(revision: RevisionRecord, renewal: Renewal, reduction: Reduction) -> None:
     until = renewal.counted + renewal.at_once
     pods = [revision.pods[identity] for identity in renewal.identities[renewal.counted : until]]
     for pod in pods:
-        renewal.tally.exchanged(None, pod)
-    index_pods(revision, pods, renewal.addresses, renewal.unsettled)
+        renewal.tally.replace(None, pod)
+    index_pods(revision, pods, renewal.addresses, renewal.undecided)
     renewal.counted = until
     if until >= len(renewal.identities):
         key = revision.spec.key
         reduction.revisions[key] = replace(revision, tally=renewal.tally, addresses=renewal.addresses)
 
 
-def _send_some(revision: RevisionRecord, renewal: Renewal, reduction: Reduction) -> None:
+def _send_next_pods(revision: RevisionRecord, renewal: Renewal, reduction: Reduction) -> None:
     key = revision.spec.key
     until = renewal.sent + renewal.at_once
     pods = [revision.pods[identity] for identity in renewal.identities[renewal.sent : until]]
-    placed, probes = _rebuilt(revision, pods, reduction)
+    placed, probes = _placements_and_probes(revision, pods, reduction)
     complete = until >= len(renewal.identities)
-    renewal.asked.extend(probes)
+    renewal.probes.extend(probes)
     reduction.effects.append(RebuildPods(key, tuple(placed), renewal.parts, complete))
     reduction.probes.extend(probes)
     if complete:
-        reduction.probes.append(SetProbes(key, tuple(renewal.asked)))  # and no others
+        reduction.probes.append(SetProbes(key, tuple(renewal.probes)))  # and no others
     renewal.parts += 1
     renewal.sent = until
     renewal.is_complete = complete
 
 
-def _rebuilt(
+def _placements_and_probes(
     revision: RevisionRecord, pods: list[PodRecord], reduction: Reduction
 ) -> tuple[list[PlacePod], list[StartProbe]]:
-    """Return the effects for pods that get a slot, and the orders for pods that are to be probed."""
+    """Return the effects that place pods, and the orders that probe pods; a pod without a slot may get one again."""
     placed = []
     probes = []
     for pod in pods:
@@ -131,8 +131,8 @@ def _rebuilt(
 
 
 def whole(revision: RevisionRecord) -> RebuildRevision:
-    """Return the revision as it is, for a new data plane."""
-    placed = [place(revision, pod) for pod in _placed(revision)]
+    """Return the effect that builds the table of the revision in a new data plane."""
+    placed = [place(revision, pod) for pod in _not_draining(revision)]
     return RebuildRevision(revision.spec, tuple(placed), revision.failure, retry_s=revision.retry_s)
 
 
@@ -158,7 +158,7 @@ def slot_forgotten(revision: RevisionRecord, change: SlotForgotten, now_s: float
 def table_seen(model: Model, revision: RevisionRecord, change: ObservedTable, reduction: Reduction) -> None:
     """Compare COMPARED_AT_ONCE slots of a table with the model; the rest is queued as a change of its own.
 
-    A view from before effects that are still under way is ignored.
+    A view without some of the effects that were sent is ignored: they are still under way.
     """
     key = change.key
     unconfirmed = model.unconfirmed.get(key)
@@ -196,11 +196,11 @@ def table_seen(model: Model, revision: RevisionRecord, change: ObservedTable, re
 def _place_missing(revision: RevisionRecord, change: ObservedTable, reduction: Reduction) -> None:
     """Place the missing pods; it iterates over all pods, because only a bug leads here."""
     seen = {(slot.identity, slot.address) for slot in change.slots}
-    for pod in _placed(revision):
+    for pod in _not_draining(revision):
         if not pod.unplaced and (pod.identity, pod.address) not in seen:
             reduction.mismatches.append(("missing", f"{pod.identity} has no slot"))
             reduction.effects.append(place(revision, pod))
 
 
-def _placed(revision: RevisionRecord) -> list[PodRecord]:
+def _not_draining(revision: RevisionRecord) -> list[PodRecord]:
     return [pod for pod in revision.pods.values() if pod.state() != DRAINING]

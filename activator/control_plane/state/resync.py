@@ -1,4 +1,4 @@
-"""The revisions of which the state worker may have lost changes, until all of each has been submitted again.
+"""The revisions of which the state worker may have lost changes, each until its source is to submit it again.
 
 An exception outside of any one change may lose the changes in the worker's hands, and effects that were committed but
 not sent. It is unknown which. So each of these revisions is rebuilt from the model (its table, its probes), and its
@@ -24,7 +24,7 @@ class Resync:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def note(self, key: str, cause: str) -> None:
+    def add(self, key: str, cause: str) -> None:
         """Add a revision that is due at once, also if it was postponed."""
         self._entries[key] = _Entry(cause, 0.0)
 
@@ -32,7 +32,7 @@ class Resync:
         """Return the revisions that are due, with causes."""
         return [(key, entry.cause) for key, entry in self._entries.items() if entry.not_before_s <= now_s]
 
-    def put_off(self, key: str, until_s: float) -> None:
+    def postpone(self, key: str, until_s: float) -> None:
         """Postpone a revision whose resynchronization failed."""
         self._entries[key] = _Entry(self._entries[key].cause, until_s)
 

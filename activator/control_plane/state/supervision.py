@@ -76,7 +76,7 @@ class Supervision:
             panics.beyond_s = now_s
         return pause_s
 
-    def task_failed(self, name: str, now: Now) -> Callable[[Exception], float]:
+    def error_handler_of_task(self, name: str, now: Now) -> Callable[[Exception], float]:
         """Return the error handler of a task of the control plane, for `keep_running`."""
         key = name if name == WORKER else TASK + name
 
@@ -104,7 +104,7 @@ class Supervision:
         return max((self.in_a_row(key, now_s) for key in self._panics), default=0)
 
     def next_backoff_s(self, now_s: float) -> float:
-        """Return the longest backoff that a panic would have now, without jitter; 0.0 if there was none recently."""
+        """Return the longest backoff of any owner at its next panic, without jitter; 0.0 without a recent panic."""
         recent = [panics for key in self._panics if (panics := self._recent(key, now_s)) is not None]
         return max((panics.backoff.ceiling_s for panics in recent), default=0.0)
 
@@ -115,12 +115,12 @@ class Supervision:
     def over_budget(self, revisions: int, now_s: float) -> list[str]:
         """Return the owners that have panicked more than PANIC_BUDGET times in a row, as reasons not to be ready.
 
-        A few of all revisions are not a reason: every replica gets the same bad change, and all would become unready at
-        once.
+        Fewer than half of the revisions are not a reason: every replica gets the same bad change, and all would become
+        unready at once.
         """
         failing = {key: count for key in self._panics if (count := self.in_a_row(key, now_s)) > PANIC_BUDGET}
         own = [key for key in failing if _is_own(key)]
-        reported = failing if _are_most(len(failing) - len(own), revisions) else own
+        reported = failing if _are_half(len(failing) - len(own), revisions) else own
         return [f"{_owner_name(key)} has failed {failing[key]} times in a row" for key in reported]
 
     def is_hopeless(self, revisions: int, grace_s: float, now_s: float) -> bool:
@@ -136,7 +136,7 @@ class Supervision:
                 if _is_own(key):
                     return True
                 failing += 1
-        return _are_most(failing, revisions)
+        return _are_half(failing, revisions)
 
     def _recent(self, key: str, now_s: float) -> Panics | None:
         last = self._panics.get(key)
@@ -148,7 +148,7 @@ def _is_own(key: str) -> bool:
     return key == WORKER or key.startswith(TASK)
 
 
-def _are_most(failing: int, revisions: int) -> bool:
+def _are_half(failing: int, revisions: int) -> bool:
     return failing > 0 and 2 * failing >= revisions
 
 

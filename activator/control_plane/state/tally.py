@@ -41,9 +41,9 @@ class Tally:
         self.out: int = 0  # QUARANTINED or RECOVERING
         self.unplaced: dict[str, None] = {}  # identities of the pods without a slot, the oldest first
 
-    def exchanged(self, old: Record | None, new: Record) -> Record:
+    def replace(self, old: Record | None, new: Record) -> Record:
         """Count `new` in place of `old`, the record of the same pod; return `new`."""
-        self.removed(old)
+        self.remove(old)
         state = new.slot_state
         if state != DRAINING and state != EMPTY:
             self._count(state, new.limit, 1)
@@ -51,7 +51,7 @@ class Tally:
                 self.unplaced[new.identity] = None
         return new
 
-    def removed(self, old: Record | None) -> None:
+    def remove(self, old: Record | None) -> None:
         """Remove a record from the counts."""
         if old is None:
             return
@@ -66,7 +66,7 @@ class Tally:
         """Return the counts of these pods."""
         tally = Tally()
         for pod in pods:
-            tally.exchanged(None, pod)
+            tally.replace(None, pod)
         return tally
 
     def may_eject(self, pod: Counted, share: float) -> bool:

@@ -16,7 +16,7 @@ Rules
      backoff, and the model converges as soon as it no longer does.
   6. An exception anywhere else may have lost the changes in hand. All revisions concerned are then rebuilt from the
      model and submitted again (resync.py), so that no loss is permanent. The prober and the auditor repeat their
-     reports until these have had their effect, and `check_confirmed` finds effects that did not arrive.
+     reports until these have had their effect, and `rebuild_unconfirmed` finds effects that did not arrive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from activator.control_plane.state.model import Model, Reduction, commit
 from activator.control_plane.state.parked import CHANGE_QUEUE_MAX, OF_SOURCES, Parked
 from activator.control_plane.state.queue import ChangeQueue, FoldKey, fold_key
 from activator.control_plane.state.reduce import reduce
-from activator.control_plane.state.repair import LOST, renew_some
+from activator.control_plane.state.repair import LOST, rebuild_next_part
 from activator.control_plane.state.resync import Resync
 from activator.control_plane.state.supervision import Supervision
 from activator.messages import (
@@ -138,7 +138,7 @@ class StateWorker:
         self._first_due: int = 0  # changes that waited in the worker's first turn
         self._waiting_since_s: float | None = None  # the time from which the oldest change in the queue waits
         self._wake = asyncio.Event()
-        self._completions: dict[FoldKey, list[asyncio.Future[ChangeOutcome]]] = {}
+        self._completions: dict[FoldKey, list[asyncio.Future[ChangeOutcome]]] = {}  # awaited outcomes
         self._closed = False
         # The work of this turn; if the turn fails, all of it may be lost.
         self._resync = Resync()
@@ -159,12 +159,12 @@ class StateWorker:
         try:
             self._submit(change)
         except Exception as error:
-            self._lost(change.key, error)
+            self._schedule_resync(change.key, error)
 
     def _submit(self, change: Change) -> None:
         key = change.key
         if type(change) is RevisionBroken:
-            self._broken(key, change)
+            self._park_if_rebuilt_recently(key, change)
         parked = self.parked.get(key)
         queue = self.queue
         if parked is not None:
@@ -174,7 +174,7 @@ class StateWorker:
             self._waiting_since_s = self._now()
         if not queue.put(change):
             self._drop(change)
-            self._settle(fold_key(change), ChangeOutcome.REFUSED)
+            self._set_outcome(fold_key(change), ChangeOutcome.REFUSED)
         self._wake.set()
 
     def submit_with_outcome(self, change: Change) -> asyncio.Future[ChangeOutcome]:
@@ -184,7 +184,7 @@ class StateWorker:
             future.set_result(ChangeOutcome.SHUT_DOWN)
             return future
         key = fold_key(change)
-        self._settle(key, ChangeOutcome.SUPERSEDED)
+        self._set_outcome(key, ChangeOutcome.SUPERSEDED)
         self._completions[key] = [future]
         self.submit(change)
         return future
@@ -214,11 +214,11 @@ class StateWorker:
         except asyncio.CancelledError:
             self._closed = True
             for key in list(self._completions):
-                self._settle(key, ChangeOutcome.SHUT_DOWN)
+                self._set_outcome(key, ChangeOutcome.SHUT_DOWN)
             raise
 
     def turn(self) -> bool:
-        """Handle one batch; False if there was nothing to do.
+        """Apply one batch of changes, and send its effects; return False if there was nothing to do.
 
         An exception is a bug outside of any one change; the work in hand is resynchronized.
         """
@@ -226,10 +226,10 @@ class StateWorker:
         try:
             return self._turn(self._now())
         except Exception as error:
-            self._failed(error)
+            self._schedule_resync_of_turn(error)
             raise
 
-    def check_confirmed(self) -> None:
+    def rebuild_unconfirmed(self) -> None:
         """Rebuild the tables whose effects have not been confirmed by an audit for CONFIRM_WITHIN_S.
 
         Some of the effects may not have arrived. To be called periodically.
@@ -250,12 +250,12 @@ class StateWorker:
         self._unpark(now_s)
         if len(self._resync):
             self._resynchronize(now_s)
-        renewing = self._to_renew() if self.parked else ""
+        renewing = self._first_being_rebuilt() if self.parked else ""
         if len(self.queue) == 0 and not self._effects and not self._orders and not renewing:
             return False
         self._before_batch()
         if renewing:
-            self._renew_some(renewing, now_s)
+            self._rebuild_next_part(renewing, now_s)
         if self._first_due == 0:
             self._first_due = len(self.queue)
         if self._waiting_since_s is not None:
@@ -265,7 +265,7 @@ class StateWorker:
         while changes := self.queue.take(CHANGES_AT_ONCE):
             self._in_hand.extend(changes)
             for change in changes:
-                outcome = self._handle(change, now_s)
+                outcome = self._apply(change, now_s)
                 if outcome is not None and self._completions:
                     settled.append((fold_key(change), outcome))
             if len(self._in_hand) >= CHANGES_PER_BATCH_MAX or self._now() >= until_s:
@@ -278,13 +278,14 @@ class StateWorker:
             self._deliver()
         finally:
             for key, outcome in settled:
-                self._settle(key, outcome)
+                self._set_outcome(key, outcome)
             self.processing.observe(self._now() - now_s)
         log.debug("%d changes, %d effects", len(self._in_hand), effects)
         self._in_hand = []
         return True
 
-    def _handle(self, change: Change, now_s: float) -> ChangeOutcome | None:
+    def _apply(self, change: Change, now_s: float) -> ChangeOutcome | None:
+        """Apply one change and return its outcome; None if it was parked."""
         reduction: Reduction | None = None
         try:
             parked = self.parked.get(change.key)
@@ -299,15 +300,15 @@ class StateWorker:
             self._orders.extend(reduction.probes)
             if reduction.renewal is not None:
                 self.parked[change.key] = Parked(now_s, self._superseded, renewal=reduction.renewal)
-            return self._note(change, reduction)
+            return self._record_result(change, reduction)
         except Exception as error:
             self._set_aside(change, error, now_s)
             if reduction is not None:  # the written records are valid, but may be incomplete, or their effects not sent
-                self._resync.note(change.key, f"its records were written in part: {error!r}")
+                self._resync.add(change.key, f"its records were written in part: {error!r}")
             return ChangeOutcome.SET_ASIDE
 
-    def _note(self, change: Change, reduction: Reduction) -> ChangeOutcome:
-        """Count and log the result of a change."""
+    def _record_result(self, change: Change, reduction: Reduction) -> ChangeOutcome:
+        """Count and log the result of a change, queue its rest if it has one, and return its outcome."""
         key = change.key
         for kind, description in reduction.mismatches:
             self.mismatch_totals[kind] = self.mismatch_totals.get(kind, 0) + 1
@@ -341,26 +342,26 @@ class StateWorker:
 
     # --- revisions that are rebuilt in many turns ---
 
-    def _to_renew(self) -> str:
+    def _first_being_rebuilt(self) -> str:
         """Return the first revision that is being rebuilt; empty if there is none."""
         for key, parked in self.parked.items():
             if parked.renewal is not None:
                 return key
         return ""
 
-    def _renew_some(self, key: str, now_s: float) -> None:
+    def _rebuild_next_part(self, key: str, now_s: float) -> None:
         parked = self.parked[key]
         renewal = parked.renewal
         assert renewal is not None
         change = renewal.change
         try:
-            reduction = renew_some(self.model, renewal, now_s)
+            reduction = rebuild_next_part(self.model, renewal, now_s)
             commit(self.model, reduction)
             self._effects.extend(reduction.effects)
             self._orders.extend(reduction.probes)
             if renewal.is_complete:
                 parked.renewal = None
-            self._note(change, reduction)
+            self._record_result(change, reduction)
         except Exception as error:  # rebuild again from the beginning, later
             parked.lost, parked.renewal = RevisionBroken(key, change.cause), None
             backoff_s = self.supervision.panicked(key, change, error, now_s)
@@ -369,25 +370,25 @@ class StateWorker:
 
     # --- lost changes ---
 
-    def _lost(self, key: str, error: Exception) -> None:
-        """Resynchronize a revision of which a change may be lost."""
+    def _schedule_resync(self, key: str, error: Exception) -> None:
+        """Have the next turn resynchronize a revision of which a change may be lost."""
         log.error("a change of %s may be lost: it is rebuilt, and its source submits it again", key, exc_info=error)
-        self._resync.note(key, repr(error))
-        self._mend()
+        self._resync.add(key, repr(error))
+        self._mend_queues()
         self._wake.set()
 
-    def _failed(self, error: Exception) -> None:
-        """Resynchronize all revisions in the hands of a turn that failed."""
+    def _schedule_resync_of_turn(self, error: Exception) -> None:
+        """Have the next turn resynchronize all revisions in the hands of a turn that failed."""
         lost = [self._unparking] if self._unparking else []
         lost.extend([item.key for item in (*self._in_hand, *self.queue.taken, *self._effects, *self._orders)])
         for key in dict.fromkeys(lost):
-            self._resync.note(key, f"the state worker failed: {error!r}")
+            self._resync.add(key, f"the state worker failed: {error!r}")
         for change in self._in_hand:
-            self._settle(fold_key(change), ChangeOutcome.SET_ASIDE)
+            self._set_outcome(fold_key(change), ChangeOutcome.SET_ASIDE)
         self._in_hand, self._unparking, self._effects, self._orders = [], "", [], []
-        self._mend()
+        self._mend_queues()
 
-    def _mend(self) -> None:
+    def _mend_queues(self) -> None:
         self.queue.mend()
         for parked in self.parked.values():
             parked.changes.mend()
@@ -401,20 +402,20 @@ class StateWorker:
                     self._effects.append(DropRevision(key))
                     self._orders.append(SetProbes(key, ()))
                 self._source_dirty("", key)
-                self._settle_lost(key)
+                self._end_lost(key)
             except Exception as error:
                 backoff_s = self.supervision.panicked(key, "asking for all of it", error, now_s)
-                self._resync.put_off(key, now_s + backoff_s)
+                self._resync.postpone(key, now_s + backoff_s)
                 log.exception("%s could not be resynchronized; next attempt in %.1f s", key, backoff_s)
             else:
                 self._resync.done(key)
 
-    def _settle_lost(self, key: str) -> None:
-        """Settle the awaited changes of a revision that are in no queue any more."""
+    def _end_lost(self, key: str) -> None:
+        """Set the outcome of the awaited changes of a revision that are in no queue any more."""
         parked = self.parked.get(key)
         for fold in [fold for fold in self._completions if fold[0] == key]:
             if fold not in self.queue and (parked is None or fold not in parked.changes):
-                self._settle(fold, ChangeOutcome.SET_ASIDE)
+                self._set_outcome(fold, ChangeOutcome.SET_ASIDE)
 
     # --- backoffs ---
 
@@ -422,7 +423,7 @@ class StateWorker:
         key = change.key
         backoff_s = self.supervision.panicked(key, change, error, now_s)
         if key in self.parked:
-            self._resync.note(key, f"what waited was lost: {error!r}")
+            self._resync.add(key, f"what waited was lost: {error!r}")
         self.parked[key] = Parked(now_s + backoff_s, self._superseded, change)
         log.error(
             "%s: a change raised an exception and was set aside; changes of this revision resume in %.1f s: %r",
@@ -430,7 +431,7 @@ class StateWorker:
             exc_info=error,
         )
 
-    def _broken(self, key: str, change: RevisionBroken) -> None:
+    def _park_if_rebuilt_recently(self, key: str, change: RevisionBroken) -> None:
         """Count a rebuild; if there was one a short time before, park the revision for the backoff first."""
         parked = self.parked.get(key)
         if parked is not None and (parked.renewal is None or fold_key(change) in parked.changes):
@@ -451,7 +452,7 @@ class StateWorker:
             self._unparking = key
             parked = self.parked.pop(key)
             queued = self.queue.take_of(key)
-            self._put_all(self.queue, parked.released(queued, key in self.model.revisions))
+            self._put_all(self.queue, parked.take_all(queued, key in self.model.revisions))
             self._unparking = ""
             if isinstance(parked.lost, OF_SOURCES):
                 self._request_resubmission(parked.lost)
@@ -461,9 +462,9 @@ class StateWorker:
         self._put_all(parked.changes, self.queue.take_of(key))
 
     def _put_all(self, queue: ChangeQueue, changes: list[Change]) -> None:
-        # All of them first: a resubmission is newer than each.
+        # All are put before any is dropped: a change that a source submits again is newer than each of them.
         for change in [change for change in changes if not queue.put(change)]:
-            self._settle(fold_key(change), ChangeOutcome.REFUSED)
+            self._set_outcome(fold_key(change), ChangeOutcome.REFUSED)
             self._drop(change)
 
     def _drop(self, change: Change) -> None:
@@ -476,7 +477,7 @@ class StateWorker:
         try:
             self._source_dirty(getattr(lost, "source", ""), lost.key)
         except Exception as error:
-            self._lost(lost.key, error)
+            self._schedule_resync(lost.key, error)
 
     async def _sleep(self) -> None:
         delay_s = HEARTBEAT_S
@@ -490,9 +491,9 @@ class StateWorker:
             pass
 
     def _superseded(self, key: FoldKey) -> None:
-        self._settle(key, ChangeOutcome.SUPERSEDED)
+        self._set_outcome(key, ChangeOutcome.SUPERSEDED)
 
-    def _settle(self, key: FoldKey, outcome: ChangeOutcome) -> None:
+    def _set_outcome(self, key: FoldKey, outcome: ChangeOutcome) -> None:
         for future in self._completions.pop(key, ()):
             if not future.done():
                 future.set_result(outcome)

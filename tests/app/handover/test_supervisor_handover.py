@@ -103,11 +103,11 @@ class Side:
 
 async def hand_over(old: Side, revision: Revision) -> tuple[Side, Received]:
     """Take the programs of `old` over, as far as the old process may still continue."""
-    old.supervisor.hold()
+    old.supervisor.freeze()
     programs, descriptors = old.supervisor.given.hand_over()
     new = Side()
     received = Received(programs, descriptors)
-    new.supervisor.hold()
+    new.supervisor.freeze()
     new.supervisor.take_over(received)
     new.supervisor.set_revision(KEY, revision)
     new.supervisor.grant(KEY, sum(len(fleet.programs) for fleet in programs.fleets))
@@ -117,8 +117,8 @@ async def hand_over(old: Side, revision: Revision) -> tuple[Side, Received]:
 async def own(old: Side, new: Side) -> None:
     """Make the new process the activator."""
     old.supervisor.detach()
-    new.supervisor.own([os.getpid()])
-    new.supervisor.release()
+    new.supervisor.take_ownership([os.getpid()])
+    new.supervisor.unfreeze()
     await old.tasks.close()
 
 
@@ -208,7 +208,7 @@ def test_the_old_process_continues_if_the_new_one_gives_up(
         received.close()
         os.kill(process, 0)
         count = len(old.lines())
-        old.supervisor.release()
+        old.supervisor.unfreeze()
         await old.until(lambda: len(old.lines()) > count + 50)
         found = numbers(old.lines())
         assert sorted(set(found)) == sorted(found), "none twice"
@@ -325,7 +325,7 @@ def test_each_program_has_its_descriptors() -> None:
     async def scenario() -> None:
         old = Side()
         await old.started(counting(), 3)
-        old.supervisor.hold()
+        old.supervisor.freeze()
         programs, descriptors = old.supervisor.given.hand_over()
         assert len(descriptors) == DESCRIPTORS * 3
         received = Received(programs, descriptors)
@@ -337,7 +337,7 @@ def test_each_program_has_its_descriptors() -> None:
         for descriptor in descriptors:
             with pytest.raises(OSError, match="Bad file descriptor"):
                 os.fstat(descriptor)
-        old.supervisor.release()
+        old.supervisor.unfreeze()
         await old.supervisor.close()
         await old.tasks.close()
 
@@ -348,14 +348,14 @@ def test_a_reaper_is_shared_and_hears_of_groups_only_from_the_commit_on() -> Non
     """A new process that gives up leaves no group behind that the reaper would kill later."""
     reading, writing = os.pipe()
     reaping = Reaping.continued(writing, MARK)
-    reaping.born(41)
-    reaping.exited(41)
-    reaping.born(42)
-    reaping.handed_over(40)
+    reaping.add_group(41)
+    reaping.remove_group(41)
+    reaping.add_group(42)
+    reaping.adopt_group(40)
     os.set_blocking(reading, False)
     with pytest.raises(BlockingIOError):
         os.read(reading, 100)
-    reaping.own()
+    reaping.report_queued()
     assert os.read(reading, 100) == b"+41\n-41\n+42\n"
     assert reaping.groups == {40, 42}
     reaping.close()
@@ -365,8 +365,8 @@ def test_a_reaper_is_shared_and_hears_of_groups_only_from_the_commit_on() -> Non
 
 def test_a_reaper_that_has_ended_is_no_obstacle(caplog: pytest.LogCaptureFixture) -> None:
     reaping = Reaping.continued(-1, MARK)
-    reaping.born(41)
-    reaping.own()
+    reaping.add_group(41)
+    reaping.report_queued()
     reaping.close()
     assert "there is no reaper" in caplog.text
 

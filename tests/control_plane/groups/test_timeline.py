@@ -33,7 +33,7 @@ def test_a_swap() -> None:
         (52.0, "b", LOADING),
         (60.0, "b", SERVING),
     ]:
-        timeline.note(key, counts, at_s)
+        timeline.record(key, counts, at_s)
     assert spans(timeline, 100.0) == {
         "a": [("loading", 100.0, 90.0), ("serving", 90.0, 50.0), ("leaving", 50.0, 48.0), ("asleep", 48.0, 0.0)],
         "b": [("loading", 48.0, 40.0), ("serving", 40.0, 0.0)],
@@ -42,16 +42,16 @@ def test_a_swap() -> None:
 
 def test_what_lasts_for_more_than_an_hour_is_cut() -> None:
     timeline = Timeline()
-    timeline.note("a", SERVING, 0.0)
-    timeline.note("b", SERVING, 0.0)
-    timeline.note("b", GONE, 10.0)
+    timeline.record("a", SERVING, 0.0)
+    timeline.record("b", SERVING, 0.0)
+    timeline.record("b", GONE, 10.0)
     assert spans(timeline, 2.0 * TIMELINE_S) == {"a": [("serving", TIMELINE_S, 0.0)]}
 
 
 def test_a_fast_succession_is_bounded() -> None:
     timeline = Timeline()
     for place in range(3 * CHANGES_MAX):
-        timeline.note("a", SERVING if place % 2 else LEAVING, float(place))
+        timeline.record("a", SERVING if place % 2 else LEAVING, float(place))
     found = spans(timeline, 3.0 * CHANGES_MAX)["a"]
     assert len(found) == CHANGES_MAX + 1
 
@@ -61,7 +61,7 @@ def test_the_spans_are_the_states_of_each_moment(steps: list[tuple[float, str, P
     timeline, now_s, noted = Timeline(), 0.0, [(0.0, "", GONE)]
     for passed_s, key, counts in steps:
         now_s += round(passed_s)
-        timeline.note(key, counts, now_s)
+        timeline.record(key, counts, now_s)
         noted.append((now_s, key, counts))
     end_s = now_s + 1.0
     found = spans(timeline, end_s)

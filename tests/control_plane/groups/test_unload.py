@@ -14,7 +14,7 @@ KEY, OTHER = "default/a", "default/b"
 class AtOnce:
     """Programs that start and end in the call that asks for it."""
 
-    is_held = False
+    is_frozen = False
 
     def __init__(self) -> None:
         self.granted: dict[str, int] = {}

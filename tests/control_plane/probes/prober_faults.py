@@ -71,7 +71,7 @@ class Story:
     def order(self, *orders: StartProbe | StopProbe | SetProbes) -> None:
         """Where they raise as a whole, the state worker repeats them."""
         for _ in range(2):
-            if self._try(lambda: self.probing.prober.order(list(orders))):
+            if self._try(lambda: self.probing.prober.execute(list(orders))):
                 return
 
     def expedite(self, key: str) -> None:

@@ -113,7 +113,7 @@ class Probing:
         self.told.append(change)
         if self.heeds and isinstance(change, Probed):
             orders: list[ProbeOrder] = [StopProbe(change.key, change.identity)]
-            asyncio.get_running_loop().call_soon(self.prober.order, orders)
+            asyncio.get_running_loop().call_soon(self.prober.execute, orders)
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
         timer = self.clock.call_later(max(seconds, 0.0), event.set)
@@ -122,7 +122,7 @@ class Probing:
         return True
 
     def start(self, count: int) -> None:
-        self.prober.order([StartProbe(KEY, f"p{number}", str(number)) for number in range(count)])
+        self.prober.execute([StartProbe(KEY, f"p{number}", str(number)) for number in range(count)])
 
     async def pass_time(self, seconds: float, expedited: bool = False) -> int:
         """In steps of a millisecond or, unexpedited, five, with everything that falls due; how many were asked."""
@@ -277,7 +277,7 @@ def test_thousands_that_are_silent_keep_nobody_waiting_whose_requests_wait() -> 
     async def scenario(probing: Probing) -> None:
         silent = [f"silent-{number}" for number in range(40 * PROBES_AT_ONCE_MAX)]
         probing.hangs = set(silent)
-        probing.prober.order([StartProbe("ns/broken", one, one) for one in silent])
+        probing.prober.execute([StartProbe("ns/broken", one, one) for one in silent])
         await turns()
         assert probing.at_once == PROBES_AT_ONCE_MAX
         probing.found["0"] = ProbeOutcome.ANSWERED
@@ -295,7 +295,7 @@ def test_a_thousand_pods_are_not_asked_at_once() -> None:
         await turns(120)
         assert len(probing.requests) == 1000
         assert probing.most_at_once == PROBES_AT_ONCE_MAX
-        probing.prober.order([StopProbe(KEY, f"p{number}") for number in range(1000)])
+        probing.prober.execute([StopProbe(KEY, f"p{number}") for number in range(1000)])
         await turns(5)
         assert probing.prober._probed == {}
 
@@ -309,7 +309,7 @@ def test_those_who_hang_keep_nobody_from_being_asked() -> None:
         await turns(40)
         assert probing.at_once == PROBES_AT_ONCE_MAX
         probing.found["x"] = ProbeOutcome.ANSWERED
-        probing.prober.order([StartProbe(KEY, "late", "x")])
+        probing.prober.execute([StartProbe(KEY, "late", "x")])
         probing.clock.pass_time(PROBE_MOMENT_S - 0.001)
         await turns(40)
         assert probing.proven() == set(), "all places are held"
@@ -324,10 +324,10 @@ def test_those_who_hang_keep_nobody_from_being_asked() -> None:
 def test_each_revision_says_how_its_pods_are_asked() -> None:
     async def scenario(probing: Probing) -> None:
         probe = ProbeSpec("queue-proxy")
-        probing.prober.order([StartProbe(KEY, "p0", "0", probe)])
+        probing.prober.execute([StartProbe(KEY, "p0", "0", probe)])
         await turns()
         assert probing.requests == [ProbeRequest("0", probe, None, "p0", KEY)]
-        probing.prober.order([StartProbe(KEY, "p0", "0", ProbeSpec("http", "/up"))])
+        probing.prober.execute([StartProbe(KEY, "p0", "0", ProbeSpec("http", "/up"))])
         await turns()
         assert [request.probe.path for request in probing.requests] == ["", "/up"]
 
@@ -355,14 +355,14 @@ def test_the_distance_is_that_of_the_pods_that_have_answered_and_forgotten_with_
         probing.let_go.set()
         await turns()
         assert probing.proven() == {"p0"}
-        probing.prober.order([StartProbe(KEY, "p1", "1"), StartProbe("ns/other", "p2", "2")])
+        probing.prober.execute([StartProbe(KEY, "p1", "1"), StartProbe("ns/other", "p2", "2")])
         await turns()
         given = {request.identity: timeout_s for request, timeout_s in zip(probing.requests, probing.timeouts)}
         expected = {"p0": PROBE_TIMEOUT_S, "p1": 0.2 * PROBE_TIMEOUT_RTTS, "p2": PROBE_TIMEOUT_S}
         assert given == pytest.approx(expected), "each revision has its own"
-        probing.prober.order([StopProbe(KEY, "p0"), StopProbe(KEY, "p1")])
+        probing.prober.execute([StopProbe(KEY, "p0"), StopProbe(KEY, "p1")])
         await turns()
-        probing.prober.order([StartProbe(KEY, "p3", "3")])
+        probing.prober.execute([StartProbe(KEY, "p3", "3")])
         await turns()
         assert probing.timeouts[3:] == [PROBE_TIMEOUT_S]
 
@@ -376,7 +376,7 @@ def test_of_who_is_not_asked_any_more_nothing_is_heard() -> None:
         probing.start(2)
         await turns()
         assert probing.at_once == 1
-        probing.prober.order([StopProbe(KEY, "p1"), StartProbe(KEY, "p0", "elsewhere")])
+        probing.prober.execute([StopProbe(KEY, "p1"), StartProbe(KEY, "p0", "elsewhere")])
         await turns()
         assert probing.at_once == 0, "the request at its former address is let go"
         asked = len(probing.requests)
@@ -465,7 +465,7 @@ def test_an_order_that_fails_is_carried_out_later_and_the_others_at_once() -> No
         probing.start(4)
         await turns()
         assert probing.proven() == {"p0", "p3"}
-        probing.prober.order([StopProbe(KEY, "p2")])
+        probing.prober.execute([StopProbe(KEY, "p2")])
         await probing.pass_time(2.0)
         assert probing.proven() == {"p0", "p1", "p3"}, "p2 is not wanted any more"
         assert (probing.prober._probed, failures) == ({}, {"p1": 0, "p2": 0})
@@ -477,11 +477,11 @@ def test_exactly_these_pods_of_a_revision_are_asked_and_those_that_are_asked_go_
     async def scenario(probing: Probing) -> None:
         probing.start(3)
         other = StartProbe("ns/other", "p0", "0")
-        probing.prober.order([other])
+        probing.prober.execute([other])
         await turns()
         assert len(probing.requests) == 4
         orders = (StartProbe(KEY, "p1", "1"), StartProbe(KEY, "p2", "elsewhere"), StartProbe(KEY, "p3", "3"))
-        probing.prober.order([SetProbes(KEY, orders)])
+        probing.prober.execute([SetProbes(KEY, orders)])
         await turns()
         asked = probing.prober._probed
         assert {name: pod.order.address for name, pod in asked[KEY].items()} == {
@@ -490,7 +490,7 @@ def test_exactly_these_pods_of_a_revision_are_asked_and_those_that_are_asked_go_
             "p3": "3",
         }
         assert {request.address for request in probing.requests[4:]} == {"elsewhere", "3"}
-        probing.prober.order([SetProbes(KEY, ())])
+        probing.prober.execute([SetProbes(KEY, ())])
         assert asked.keys() == {"ns/other"}
 
     run(scenario)

@@ -108,7 +108,7 @@ def test_what_an_operator_unloads_is_not_asked_for_by_requests_that_its_pods_fin
     scaled = Scaled(processes())
     scaled.load(3)
     scaled.tick(5.0)
-    scaled.scaler.release(KEY)
+    scaled.scaler.unload(KEY)
     assert scaled.asked == [1, 0], "at once, though three requests are in flight"
     scaled.tick(20.0)
     scaled.load(1)
@@ -130,7 +130,7 @@ def test_an_unload_is_explained_as_what_it_is() -> None:
     scaled.load(1)
     scaled.tick(5.0)
     scaled.scaler.busy(KEY, 1)
-    scaled.scaler.release(KEY)
+    scaled.scaler.unload(KEY)
     decision = scaled.decisions[-1]
     assert (decision.before, decision.wanted, decision.reason) == (1, 0, ScalingReason.UNLOADED)
     assert decision.seen.idle_s < 1.0
@@ -149,7 +149,7 @@ def test_an_unload_stops_what_a_delay_or_a_retention_would_keep() -> None:
     scaled = Scaled(kept)
     scaled.load(1)
     scaled.tick(5.0)
-    scaled.scaler.release(KEY)
+    scaled.scaler.unload(KEY)
     scaled.tick(5.0)
     assert scaled.asked == [1, 0]
 
@@ -160,7 +160,7 @@ def test_a_request_that_nobody_knew_of_yet_does_not_undo_an_unload() -> None:
     scaled.load(0, 1)
     scaled.load(1)
     scaled.load(0)
-    scaled.scaler.release(KEY)
+    scaled.scaler.unload(KEY)
     scaled.requests += 2
     scaled.load(0)
     scaled.tick(10.0)
@@ -170,13 +170,13 @@ def test_a_request_that_nobody_knew_of_yet_does_not_undo_an_unload() -> None:
 def test_an_unload_does_not_stop_what_a_waiting_request_needs() -> None:
     scaled = Scaled(processes())
     scaled.load(0, 1)
-    scaled.scaler.release(KEY)
+    scaled.scaler.unload(KEY)
     scaled.load(0, 2)
     scaled.tick(10.0)
     assert scaled.asked == [1]
     scaled.load(2)
-    scaled.scaler.release(KEY)
-    assert scaled.scaler.hold(KEY, None)
+    scaled.scaler.unload(KEY)
+    assert scaled.scaler.keep_for_operator(KEY, None)
     assert scaled.asked == [1, 0, 1], "an operator loads it again"
     scaled.tick(70.0)
     assert scaled.wanted == 1, "its requests are in flight"
@@ -185,7 +185,7 @@ def test_an_unload_does_not_stop_what_a_waiting_request_needs() -> None:
 def test_a_request_that_waited_may_have_been_served_when_its_revision_is_unloaded() -> None:
     scaled = Scaled(processes())
     scaled.load(0, 1)
-    scaled.scaler.release(KEY)
+    scaled.scaler.unload(KEY)
     scaled.load(1)
     assert scaled.asked == [1, 0]
     scaled.load(0)

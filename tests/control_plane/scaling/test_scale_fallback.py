@@ -61,35 +61,35 @@ class World:
 
 def test_once_an_outage() -> None:
     world = World()
-    world.fallback.check([KEY])
+    world.fallback.start_attempts([KEY])
     world.away_s = 29.0
-    world.fallback.check([KEY])
+    world.fallback.start_attempts([KEY])
     assert world.api.patches == []
     world.away_s = 30.0
     for _ in range(3):
-        world.fallback.check([KEY])
+        world.fallback.start_attempts([KEY])
     assert world.api.patches == [{"metadata": {"resourceVersion": "7"}, "spec": {"replicas": 1}}]
     world.clock.pass_time(SCALE_FALLBACK_RETRY_S)
-    world.fallback.check([KEY])
+    world.fallback.start_attempts([KEY])
     assert len(world.api.patches) == 2
     world.away_s = 0.0
-    world.fallback.check([])
+    world.fallback.start_attempts([])
     world.away_s = 30.0
-    world.fallback.check([KEY])
+    world.fallback.start_attempts([KEY])
     assert len(world.api.patches) == 3 and world.fallback.scaled_total == 3
 
 
 def test_never_where_it_is_off() -> None:
     world = World(after_s=0.0)
     world.away_s = 1e6
-    world.fallback.check([KEY])
+    world.fallback.start_attempts([KEY])
     assert world.api.patches == []
 
 
 def test_what_is_not_at_zero_is_left_alone() -> None:
     world = World()
     world.away_s, world.api.replicas = 60.0, 2
-    world.fallback.check([KEY])
+    world.fallback.start_attempts([KEY])
     assert world.api.patches == []
 
 
@@ -97,7 +97,7 @@ def test_what_is_not_at_zero_is_left_alone() -> None:
 def test_a_refusal_is_counted_and_harms_nobody(status: int) -> None:
     world = World()
     world.away_s, world.api.refusal = 60.0, status
-    world.fallback.check([KEY])
+    world.fallback.start_attempts([KEY])
     counts = world.controllers.of("revision")
     assert sum(counts.errors.values()) == 1 and world.fallback.scaled_total == 0
     assert counts.conflicts["scale"] == (status == 409)
@@ -130,7 +130,7 @@ def test_an_outage_of_many_revisions_is_met_by_a_few_calls_at_a_time() -> None:
 
         fallback = ScaleFallback(api, 30.0, lambda: 60.0, clock.now, start, controllers)
         controllers.register("revision")
-        fallback.check([f"default/hello-{number}" for number in range(50)])
+        fallback.start_attempts([f"default/hello-{number}" for number in range(50)])
         for _ in range(5):
             await asyncio.sleep(0)
         counts = controllers.of("revision")

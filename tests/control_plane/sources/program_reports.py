@@ -18,7 +18,7 @@ class ProgramReports:
     def programs_changed(self, key: str, group: str) -> None:
         self.changed.append((key, group))
 
-    def released(self, key: str) -> None:
+    def stopped_by_other(self, key: str) -> None:
         self.released_keys.append(key)
 
     def stop_reason(self, key: str, wanted: int) -> str:

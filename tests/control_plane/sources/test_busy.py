@@ -14,7 +14,14 @@ import pytest
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.model.waiting import Busy
-from activator.control_plane.sources.process.busy import BUSY_BYTES_MAX, SILENT_MAX, BusyAnswer, BusyWatch, ask, judge
+from activator.control_plane.sources.process.busy import (
+    BUSY_BYTES_MAX,
+    SILENT_MAX,
+    BusyAnswer,
+    BusyWatch,
+    ask,
+    parse_answer,
+)
 from activator.control_plane.sources.process.fleet import Fleet
 from activator.control_plane.sources.process.program_log import ProgramLog, Terminal
 from activator.messages import Load
@@ -52,7 +59,7 @@ WALL_S = 1_800_000_000.0
     ],
 )
 def test_what_is_understood(body: str, field: str, expected: BusyAnswer) -> None:
-    assert judge(body.encode(), field) == expected
+    assert parse_answer(body.encode(), field) == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_what_is_understood(body: str, field: str, expected: BusyAnswer) -> None
     ],
 )
 def test_what_is_not(body: bytes, field: str) -> None:
-    assert judge(body, field).problem
+    assert parse_answer(body, field).problem
 
 
 class Server:

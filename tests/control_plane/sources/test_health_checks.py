@@ -200,7 +200,7 @@ def test_a_pod_in_quarantine_answers_so_many_times_in_a_row() -> None:
     async def scenario() -> None:
         probing = Probing()
         probing.found["0"] = ProbeOutcome.ANSWERED
-        probing.prober.order([StartProbe(KEY, "p0", "0", rise=3, rise_interval_s=1.0)])
+        probing.prober.execute([StartProbe(KEY, "p0", "0", rise=3, rise_interval_s=1.0)])
         await probing.pass_time(1.9)
         assert probing.proven() == set() and len(probing.requests) == 2
         probing.found["0"] = ProbeOutcome.REFUSED

@@ -31,7 +31,7 @@ class Those(Cgroups):
 
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
 those = Those()
-first, second = those.limited(int(sys.argv[3])), those.limited(int(sys.argv[3]))
+first, second = those.create_limited(int(sys.argv[3])), those.create_limited(int(sys.argv[3]))
 said = {"made": [None if one is None else str(one.path) for one in (first, second)]}
 if first is not None:
     program = [sys.executable, "-I", "-S", sys.argv[4], f"cgroup={first.path}", "--", "cat", "/proc/self/cgroup"]
@@ -135,7 +135,7 @@ def test_why_there_are_none(
     mount = f"30 23 0:26 {root} {tmp_path}/cg rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
     cgroups = Cgroups(proc(tmp_path / "proc", cgroup, mount))
     with caplog.at_level(logging.INFO, "activator.process"):
-        assert cgroups.limited(1) is None and cgroups.limited(2) is None
+        assert cgroups.create_limited(1) is None and cgroups.create_limited(2) is None
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("`memory` of programs is enforced by setrlimit: ") and reason in said
 
@@ -146,7 +146,7 @@ def test_of_memory_the_limit_is_for_the_whole_program(tmp_path: Path) -> None:
     (own / "cgroup.controllers").write_text("cpu memory")
     (own / "cgroup.procs").touch()
     mount = f"30 23 0:26 / {tmp_path}/cg rw - cgroup2 cgroup2 rw\n"
-    made = Cgroups(proc(tmp_path / "proc", "0::/a\n", mount)).limited(1 << 30)
+    made = Cgroups(proc(tmp_path / "proc", "0::/a\n", mount)).create_limited(1 << 30)
     assert made is not None
     assert (own / "cgroup.subtree_control").read_text() == "+memory"
     assert (made.path / "memory.max").read_text() == str(1 << 30)

@@ -67,7 +67,7 @@ class Told(Unit):
     async def end(self) -> None:
         self.has_ended.set()
 
-    async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+    async def remove(self, holds_resources: bool, is_closing: Callable[[], bool]) -> None:
         pass
 
     def disown(self) -> None:
@@ -78,7 +78,7 @@ class ToldUnits(Units):
     def __init__(self) -> None:
         self.made: list[Told] = []
 
-    def known(self, revision: Revision) -> None:
+    def prepare(self, revision: Revision) -> None:
         pass
 
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:

@@ -56,7 +56,7 @@ def tree() -> ProcessTree:
 
 async def sessions_claimed(others: set[int]) -> set[int]:
     found = tree()
-    await found.claim_hidden(others)
+    await found.include_hidden(others)
     return set(await found.living())
 
 
@@ -81,7 +81,7 @@ def test_a_program_that_is_started_during_the_search_does_not(hidden: int) -> No
     async def check() -> None:
         others: set[int] = set()
         found = tree()
-        search = asyncio.create_task(found.claim_hidden(others))
+        search = asyncio.create_task(found.include_hidden(others))
         await asyncio.sleep(0)
         others.add(hidden)  # `Popen` has returned only now
         await search

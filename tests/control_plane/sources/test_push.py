@@ -53,7 +53,7 @@ class Reporting:
         return self.answers.get(request.address, ProbeOutcome.ANSWERED)
 
     def start(self, pod: str, state: Any, address: str = f"{PEER}:80", peer: str = PEER) -> asyncio.Task[ReportOutcome]:
-        return asyncio.create_task(self.intake.take(Report("rev", pod, address, state, "ns"), peer))
+        return asyncio.create_task(self.intake.receive(Report("rev", pod, address, state, "ns"), peer))
 
     async def turns(self, count: int = 12) -> None:
         for _ in range(count):
@@ -225,7 +225,7 @@ def test_a_report_that_is_not_applied_soon_is_answered_all_the_same() -> None:
         joined = Joined()
         joined.do(RevisionSet(SPEC))
         intake = PushIntake(joined.worker.submit_with_outcome, joined.worker.model, (), answer_within_s=0.001)
-        assert await intake.take(Report("rev", "p1", f"{PEER}:80", "starting", "ns"), PEER) is ReportOutcome.WAITING
+        assert await intake.receive(Report("rev", "p1", f"{PEER}:80", "starting", "ns"), PEER) is ReportOutcome.WAITING
         joined.do()
         assert joined.slots() == {"p1": "pending"}
         assert intake.verdict_totals == {ReportOutcome.WAITING: 1}
@@ -245,7 +245,7 @@ async def test_whom_to_believe() -> None:
     world.joined.do(seen("p6"))
     assert await world.say("p6", "ready") is ReportOutcome.OTHER_ADDRESS
     foreign = Report("none", "p1", f"{PEER}:80", "starting", "ns")
-    assert await world.intake.take(foreign, PEER) is ReportOutcome.UNKNOWN_REVISION
+    assert await world.intake.receive(foreign, PEER) is ReportOutcome.UNKNOWN_REVISION
     assert await world.say("p6", "draining", "10.0.0.6:80", "10.0.0.6") is ReportOutcome.APPLIED
     assert world.joined.slots()["p1"] == "pending"
     assert world.joined.slots().get("p6") in {None, "draining"}

@@ -190,7 +190,7 @@ def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
     process = fleet.processes["default/run#1"]
     processes._remove_exited(fleet, process)
     for _ in range(CRASHES_MAX):
-        processes._crashed(fleet, process, "it cannot be run")
+        processes._record_crash(fleet, process, "it cannot be run")
     said.clear()
     processes.relist("default/run")
     failed = RevisionFailed("default/run", "it cannot be run", fleet.not_before_s)

@@ -44,7 +44,7 @@ class Program:
     def says(self, *lines: str) -> list[tuple[str, ...]]:
         """What is sent when it has written these lines and been looked at."""
         for line in lines:
-            self.fleet.log.line(f"{KEY}#1", "stdout", line.encode())
+            self.fleet.log.add_line(f"{KEY}#1", "stdout", line.encode())
         self.clock.pass_time(OUTPUT_INTERVAL_S)
         self.sent.clear()
         self.output.tick()

@@ -117,7 +117,7 @@ async def main():
         pipes = [OutputPipe("output") for _ in range(20)]
         for pipe in pipes:
             await pipe.connect(None)
-            os.close(pipe.end)
+            os.close(pipe.writing_end)
         for pipe in pipes:
             pipe.close()
         await asyncio.sleep(0)

@@ -67,10 +67,10 @@ def test_a_pod_that_was_asked_in_vain_for_long_enough() -> None:
 def test_one_pod_that_may_be_reached_is_enough() -> None:
     async def scenario() -> None:
         watched = Watched(3)
-        watched.prober.order([StopProbe(KEY, "p1")])  # it is ready: nobody asks it
+        watched.prober.execute([StopProbe(KEY, "p1")])  # it is ready: nobody asks it
         await watched.pass_time(2 * PATIENCE_S)
         assert watched.news() == []
-        watched.prober.order([StartProbe(KEY, "p1", "1")])
+        watched.prober.execute([StartProbe(KEY, "p1", "1")])
         await watched.pass_time(PATIENCE_S - 0.5, expedited=True)
         assert watched.news() == [], "its own time counts"
         await watched.pass_time(1.0, expedited=True)

@@ -157,7 +157,7 @@ class Program(Joined):
     def pass_time(self, seconds: float) -> None:
         for _ in range(round(seconds / STEP_S)):
             self._try(lambda: self.clock.pass_time(STEP_S))
-            self._try(self.worker.check_confirmed)
+            self._try(self.worker.rebuild_unconfirmed)
             for order in list(self.asked.values()):
                 if order.identity not in self.silent:
                     self._try(lambda order=order: self.worker.submit(Probed(*_name(order))))  # type: ignore[misc]

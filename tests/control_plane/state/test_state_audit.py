@@ -257,7 +257,7 @@ def test_a_large_table_is_compared_with_the_model_in_parts() -> None:
     pods["p5"] = replace(pods["p5"], weight=7)
     pods["p250"] = replace(pods["p250"], weight=7)
     record = joined.worker.model.revisions[KEY]
-    record.tally.removed(pods.pop("p300"))
+    record.tally.remove(pods.pop("p300"))
     for number in (0, COMPARED_AT_ONCE + 1, PODS - 1):
         tracker = joined.throttler().table.find_identity(f"p{number}")
         assert tracker is not None
@@ -575,7 +575,7 @@ def pass_audits(joined: Joined, seconds: float) -> None:
     for _ in range(round(seconds / AUDIT_INTERVAL_S)):
         joined.clock.pass_time(AUDIT_INTERVAL_S)
         audited(joined)
-        joined.worker.check_confirmed()
+        joined.worker.rebuild_unconfirmed()
         joined.do()
 
 
@@ -600,7 +600,7 @@ def test_a_table_that_is_changed_all_the_time_is_confirmed_all_the_same() -> Non
         joined.hooks.told.clear()
         joined.do(seen("p1", PodStatus.NOT_READY if number % 2 else PodStatus.READY))
         joined.do(*views)
-        joined.worker.check_confirmed()
+        joined.worker.rebuild_unconfirmed()
         joined.do()
     assert (joined.worker.rebuilds_total, joined.worker.mismatch_totals) == (0, {})
     assert len(joined.worker.model.unconfirmed) == 1
@@ -618,7 +618,7 @@ def test_a_table_that_is_changed_in_each_turn_of_each_look_is_confirmed_all_the_
             more = bool(joined.clock.turn())
         joined.clock.pass_time(AUDIT_INTERVAL_S)
         joined.auditor.expired(joined.clock.now())
-        joined.worker.check_confirmed()
+        joined.worker.rebuild_unconfirmed()
         joined.do()
     assert number > 60
     assert (joined.worker.rebuilds_total, joined.worker.mismatch_totals) == (0, {})

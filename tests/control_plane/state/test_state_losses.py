@@ -494,7 +494,7 @@ def test_a_source_that_raises_when_it_is_asked_keeps_nobody_else_waiting() -> No
     joined.do(RevisionSet(SPEC), seen("p1"), RevisionSet(type(SPEC)(key=other)))
     dirty = Failing(joined.worker._source_dirty, -1)
     joined.worker._source_dirty = dirty
-    joined.worker._lost(KEY, RuntimeError("something was lost"))
+    joined.worker._schedule_resync(KEY, RuntimeError("something was lost"))
     for number in range(100):
         joined.do(seen(f"o{number}", key=other))
         joined.clock.pass_time(1.0)

@@ -677,7 +677,7 @@ _DOES: dict[str, Callable[[Large, Any], object]] = {
     "lose": lambda joined, number: setattr(joined, "lost", Losing(number)),
     "audit": lambda joined, _: joined.auditor.expired(joined.clock.now()),
     "pass": lambda joined, _: joined.pass_time(0.5),
-    "resync": lambda joined, _: joined.worker._lost(KEY, RuntimeError("told so")),
+    "resync": lambda joined, _: joined.worker._schedule_resync(KEY, RuntimeError("told so")),
 }
 
 

@@ -142,7 +142,7 @@ def test_a_task_that_fails_is_run_again_with_a_backoff_of_its_own(caplog: pytest
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(keep_running(run, supervision.task_failed("sweeps", clock.now), wait=wait))
+        asyncio.run(keep_running(run, supervision.error_handler_of_task("sweeps", clock.now), wait=wait))
     assert waits == [PANIC_BACKOFF_INITIAL_S * 2.0**n for n in range(8)]
     assert supervision.over_budget(1, clock.now()) == ["the task sweeps has failed 8 times in a row"]
     assert supervision.in_a_row(WORKER, clock.now()) == 0

@@ -103,7 +103,7 @@ def _read(
     is_http2: bool,
     problems: list[str] | None = None,
 ) -> Declaration:
-    """Read a spec into a declaration; `problems` are those of reading it from annotations."""
+    """Read a spec into a declaration; `problems`: the mistakes found so far, in the annotations that it comes from."""
     metadata = declaring.metadata
     mistakes = [] if problems is None else problems
     declared = read_spec(spec, metadata.namespace, metadata.name, policy_names, mistakes)

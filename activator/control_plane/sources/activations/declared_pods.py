@@ -56,11 +56,11 @@ class DeclaredPods:
         self._doubted.update(of_slice(present, PORT_NAME))
 
     def forget_submitted(self) -> None:
-        """Submit all pods again: some changes were lost."""
+        """Have all pods submitted again: some changes were lost."""
         self._resubmit_all = True
 
     def end(self) -> None:
-        """End the revision, which is no longer served. All its pods are submitted if it is served again."""
+        """Forget the submitted pods: the revision is no longer served. If it is served again, all are submitted."""
         self._index.read(self._changed)
         self._changed, self._submitted, self._readiness = {}, {}, {}
         self._doubted = set()
@@ -70,17 +70,17 @@ class DeclaredPods:
         """Return True if no pod is known."""
         return not len(self._index) and not any(self._changed.values())
 
-    def changes(self, is_probed: bool) -> list[Change]:
-        """Return the changes to submit, removals first. `is_probed`: the object declares a probe."""
+    def take_changes(self, is_probed: bool) -> list[Change]:
+        """Return the changes to submit, removals first, and record them. `is_probed`: the object has a `probe`."""
         removed: list[Change] = []
         updated: list[Change] = []
-        for identity, backend in self._changed_pods().items():
+        for identity, backend in self._take_changed_pods().items():
             if backend is None:
                 self._readiness.pop(identity, None)
                 if self._submitted.pop(identity, None) is not None:
                     removed.append(PodGone(self._key, SOURCE, identity))
                 continue
-            seen = self._observed(backend, is_probed)
+            seen = self._observe(backend, is_probed)
             if self._submitted.get(identity) != seen or self._resubmit_all:
                 self._submitted[identity] = seen
                 updated.append(seen)
@@ -88,8 +88,8 @@ class DeclaredPods:
         self._doubted = set()
         return removed + updated
 
-    def _changed_pods(self) -> dict[str, Backend | None]:
-        """Return the pods that may have to be submitted, by identity; None: removed."""
+    def _take_changed_pods(self) -> dict[str, Backend | None]:
+        """Read the changed slices; return the pods that may have to be submitted, by identity; None: removed."""
         changed, self._changed = self._changed, {}
         changed_pods = self._index.read(changed)
         pods = self._index.pods
@@ -101,8 +101,8 @@ class DeclaredPods:
                 changed_pods[identity] = pods[identity]
         return changed_pods
 
-    def _observed(self, pod: Backend, is_probed: bool) -> ObservedPod:
-        """Return the pod as it is submitted, with its restarts counted (rule 3)."""
+    def _observe(self, pod: Backend, is_probed: bool) -> ObservedPod:
+        """Record the pod's readiness; return the pod as it is submitted, with its restarts counted (rule 3)."""
         before = self._readiness.get(pod.identity, _NEVER_READY)
         may_have_restarted = (
             before.is_ready and not pod.terminating and (not pod.ready or pod.identity in self._doubted)

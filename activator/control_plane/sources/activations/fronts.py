@@ -1,9 +1,9 @@
 """The Services of mode transparent: whether the activator is in the path of each, and on which port.
 
 Rules
-  1. Each Service has a port of its own at the activator. The port is stored in our slices of the Service, so every
-     replica listens on it, whichever wrote them, and a new replica finds it. If two Services have the same port, the
-     first by name keeps it.
+  1. Each Service has a port of its own at the activator. The port is stored in *our slices*: those that the activator
+     writes for the Service. So every replica listens on it, whichever wrote them, and a new replica finds it. If two
+     Services have the same port, the first by name keeps it.
   2. One replica decides on a Service: the one that writes for its Activation (`path.py`). The others follow the slices.
   3. A port that the slices no longer show is listened on for another ENTRY_LINGERS_S, because proxies may still use it.
   4. A port that this replica cannot bind is no longer shown: the deciding replica chooses another one, and does not
@@ -50,8 +50,8 @@ from activator.control_plane.sources.activations.service_front import (
     missing_family,
     replicas_in,
     service_of,
-    taken_ports,
     traffic_seen,
+    usable_ports,
 )
 from activator.messages import Load
 from activator.runtime.clock import NEVER, Now
@@ -65,14 +65,14 @@ _JITTER: Final = 0.2  # Share of the measurement interval, so that measurements 
 class FrontOutcome(NamedTuple):
     """The decision on one Service.
 
-    `traffic`: what to write; `seen`: what the watches show. `is_held`: the number of pods must not be lowered.
+    `traffic`: what to write; `seen`: what the watches show. `keeps_pods`: the number of pods must not be lowered.
     `writes_replicas`: False while no number of pods may be written. `due_s`: when to decide again, monotonic seconds.
     """
 
     traffic: DesiredPath | None
     seen: ObservedTraffic | None
     condition: ConditionSpec
-    is_held: bool
+    keeps_pods: bool
     writes_replicas: bool
     due_s: float
 
@@ -123,20 +123,20 @@ class Fronts:
         self._claims = HostClaims()  # on Services
         self._routes: dict[str, str] = {}  # by Service: the revision that its port leads to
         self._services_of: dict[str, set[str]] = {}  # by revision: the Services whose ports lead to it
-        self._slices: dict[str, dict[str, FrontSliceRead]] = {}  # ours, by Service and name
+        self._slices: dict[str, dict[str, FrontSliceRead]] = {}  # our slices, by Service and name
         self._ports: dict[str, int] = {}  # by Service: the port in our slices
         self._chosen: dict[str, int] = {}  # by Service: the port that is to be written to our slices
         self._lingering: dict[str, tuple[int, float]] = {}  # by Service: the former port, and until when it is served
         self._labelled: set[str] = set()  # Services with our label, whose own slices have no pods
         self._listened: frozenset[int] = frozenset()
         self._unbound: dict[int, float] = {}  # ports that could not be bound, and until when they are not chosen
-        self._own_slices: dict[str, FrontSliceRead] = {}
+        self._replica_slices: dict[str, FrontSliceRead] = {}  # slices of the activator's own Service, by name
         self._families_listened = listened
-        self._own_families: frozenset[str] = frozenset()
+        self._replica_families: frozenset[str] = frozenset()
         self._replicas: Mapping[str, tuple[FrontEndpoint, ...]] = {}
         if own_address:
             family = "IPv6" if ":" in own_address else "IPv4"
-            self._own_families = frozenset({family})
+            self._replica_families = frozenset({family})
             self._replicas = {family: (FrontEndpoint(own_address),)}
         self._slices_version = slices_version
         self.switches_total = dict.fromkeys(Position, 0)
@@ -157,7 +157,7 @@ class Fronts:
         self._mark_users(key)
 
     def slice_changed(self, front_slice: FrontSliceRead) -> None:
-        """Handle a change of one of our slices."""
+        """Store one of our slices, and take the port of its Service from it."""
         service = _key_of(front_slice.metadata.namespace, front_slice.metadata.labels.get(SERVICE_NAME_LABEL, ""))
         self._slices.setdefault(service, {})[front_slice.metadata.name] = front_slice
         self._update_port(service)
@@ -170,22 +170,22 @@ class Fronts:
                 del self._slices[service]
             self._update_port(service)
 
-    def own_changed(self, own_slice: FrontSliceRead) -> None:
-        """Handle a change of a slice of the activator's own Service."""
-        self._own_slices[own_slice.metadata.name] = own_slice
-        self._own_slices_changed()
+    def replica_slice_changed(self, replica_slice: FrontSliceRead) -> None:
+        """Store a slice of the activator's own Service, which shows the replicas of the activator."""
+        self._replica_slices[replica_slice.metadata.name] = replica_slice
+        self._update_replicas()
 
-    def own_gone(self, own_slice: FrontSliceRead) -> None:
-        self._own_slices.pop(own_slice.metadata.name, None)
-        self._own_slices_changed()
+    def replica_slice_gone(self, replica_slice: FrontSliceRead) -> None:
+        self._replica_slices.pop(replica_slice.metadata.name, None)
+        self._update_replicas()
 
-    def _own_slices_changed(self) -> None:
-        """Take the replicas and the address families from the slices of the activator's own Service."""
-        replicas = replicas_in(self._own_slices.values())
+    def _update_replicas(self) -> None:
+        """Take the replicas and their address families from these slices; mark all revisions if they have changed."""
+        replicas = replicas_in(self._replica_slices.values())
         # A family counts even if its slices have no endpoints yet.
-        families = frozenset(own_slice.address_type for own_slice in self._own_slices.values())
-        if replicas != self._replicas or families != self._own_families:
-            self._replicas, self._own_families = replicas, families
+        families = frozenset(replica_slice.address_type for replica_slice in self._replica_slices.values())
+        if replicas != self._replicas or families != self._replica_families:
+            self._replicas, self._replica_families = replicas, families
             for key in self._fronts:
                 self._mark(key)
 
@@ -200,11 +200,11 @@ class Fronts:
             self._ports[service] = number
         if before is not None and before != number and before not in self._unbound:
             self._lingering[service] = (before, self._now() + ENTRY_LINGERS_S)
-        self._listen_now()
+        self._update_listener()
         self._mark_users(service)
 
-    def _listen_now(self) -> None:
-        """Listen on exactly the ports that the slices show or have shown a moment ago."""
+    def _update_listener(self) -> None:
+        """Listen on exactly the ports that our slices show, or showed less than ENTRY_LINGERS_S ago."""
         wanted = frozenset(self._ports.values()) | {port for port, _ in self._lingering.values()}
         wanted = frozenset(port for port in wanted if ENTRY_PORT_FIRST <= port <= ENTRY_PORT_LAST)
         if wanted != self._listened or not self._unbound.keys().isdisjoint(wanted):
@@ -235,7 +235,7 @@ class Fronts:
                 if revision is not None:
                     self._mark(revision)
         if over or not self._unbound.keys().isdisjoint(self._listened):
-            self._listen_now()
+            self._update_listener()
         for port in [port for port, until_s in self._unbound.items() if until_s <= now_s]:
             del self._unbound[port]
 
@@ -253,7 +253,7 @@ class Fronts:
                     self._set_route(front.service, None)
         elif front is None or front.service != service:
             self._fronts[key] = _Front(service, created)
-        for other in self._claims.name(key, created, [service] if service else []):
+        for other in self._claims.set_named(key, created, [service] if service else []):
             self._mark(other)
 
     def receive_load(self, load: Load) -> None:
@@ -270,9 +270,9 @@ class Fronts:
     # --- what follows ---
 
     def entries(self, key: str) -> tuple[tuple[int, ...], bool]:
-        """Return the ports that lead to the revision, and True if its clients should leave the activator.
+        """Return the ports that lead to the revision, and whether its clients should leave the activator.
 
-        They should where the activator is out of the path and a port is still served.
+        They should if the activator is out of the path and a port is still served.
         """
         services = self._services_of.get(key, set())
         ports = {self._ports[service] for service in services if service in self._ports}
@@ -300,7 +300,7 @@ class Fronts:
                 counts[front.state.position] += 1
         return counts
 
-    def work_out(
+    def decide(
         self, key: str, declared: Declared, rule: ScalingRule, inputs: FrontInputs, is_ours: bool
     ) -> FrontOutcome | None:
         """Decide on the Service of a revision; `is_ours`: this replica writes for it. None: it is not transparent."""
@@ -309,9 +309,9 @@ class Fronts:
             return None
         holder = self._claims.holder(front.service)
         service = self._find_service(front.service)
-        ports = taken_ports(service, declared, inputs.workload, front.service)
+        ports = usable_ports(service, declared, inputs.workload, front.service)
         if service is not None and not isinstance(ports, Refused):
-            ports = missing_family(service, self._own_families & self._families_listened(), front.service) or ports
+            ports = missing_family(service, self._replica_families & self._families_listened(), front.service) or ports
         if holder != key:
             ports = Refused("ServiceTaken", f"the Service {front.service} belongs to {holder}, which is older")
         if isinstance(ports, Refused) or service is None:
@@ -332,19 +332,19 @@ class Fronts:
             return FrontOutcome(None, seen, refused(why.reason, why.message), True, True, NEVER)
         now_s = self._now()
         shown = position_of(seen, wanted)
-        state = self._decide(front, declared, rule, inputs, shown, key)
+        state = self._decide_position(front, declared, rule, inputs, shown, key)
         position = state.position
         slices = wanted
         if position is Position.OUT:
             slices = tuple(_emptied(front_slice) for front_slice in wanted)
         traffic = DesiredPath(front.service.partition("/")[2], service.metadata.uid, position, slices, inputs.ready > 0)
-        writes = not (state.is_held and position is Position.OUT and inputs.ready > 0)
+        writes = not (state.keeps_pods and position is Position.OUT and inputs.ready > 0)
         if declared.activation.transparent.zero_only and inputs.wanted > 0 and inputs.replicas > 0:
             writes = False
         condition = in_path(position, state.reason)
-        return FrontOutcome(traffic, seen, condition, state.is_held, writes, max(state.due_s, now_s))
+        return FrontOutcome(traffic, seen, condition, state.keeps_pods, writes, max(state.due_s, now_s))
 
-    def _decide(
+    def _decide_position(
         self,
         front: _Front,
         declared: Declared,

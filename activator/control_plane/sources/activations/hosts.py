@@ -56,7 +56,7 @@ class HostClaims:
         self._claims: dict[str, list[Claim]] = {}  # by host, the oldest first
         self._named: dict[str, tuple[Claim, frozenset[str]]] = {}  # by key of the object
 
-    def name(self, key: str, created: str, hosts: Iterable[str]) -> set[str]:
+    def set_named(self, key: str, created: str, hosts: Iterable[str]) -> set[str]:
         """Set the hosts that an object names; return the other objects that name a host whose holder has changed."""
         claim, named = Claim(created, key), frozenset(hosts)
         old_claim, old = self._named.pop(key, (claim, frozenset()))
@@ -68,7 +68,7 @@ class HostClaims:
             self._claims[host].sort()
         if named:
             self._named[key] = (claim, named)
-        touched = {
+        affected = {
             claimant.key
             for host, before in holders.items()
             if self.holder(host) != before
@@ -77,11 +77,11 @@ class HostClaims:
         for host in old:
             if not self._claims[host]:
                 del self._claims[host]
-        return touched - {key}
+        return affected - {key}
 
     def drop(self, key: str) -> set[str]:
         """Remove all claims of an object; return the other objects that name a host whose holder has changed."""
-        return self.name(key, "", ())
+        return self.set_named(key, "", ())
 
     def holder(self, host: str) -> str:
         """Return the key of the object that has the host; empty if no object names it."""

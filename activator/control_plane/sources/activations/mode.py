@@ -109,15 +109,19 @@ class ActivationsMode(ClusterMode):
         self._own_service = _service(kubernetes.service)
         loop = asyncio.get_running_loop()
         controllers.register(CONTROLLER)
-        self._passes = ReconcileQueue(self._work_out, self._failed, loop.call_soon, loop.call_later, controllers)
+        self._passes = ReconcileQueue(
+            self._run_pass, self._record_failed_pass, loop.call_soon, loop.call_later, controllers
+        )
         name = os.environ.get("POD_NAME", "activator")
-        self.reconciler = Reconciler(self.client, controllers, now, wall_s, rng, self._reported, tasks.on_error, name)
+        self.reconciler = Reconciler(
+            self.client, controllers, now, wall_s, rng, self._record_report, tasks.on_error, name
+        )
         self.others = OtherTargets(self.client, self._target_read, now, pause)
         own_address = "" if kubernetes.service else os.environ.get("POD_IP", "")
         self.fronts = Fronts(self._find_service, self._mark, listen, now, self._slices_version, own_address, listened)
         self.replicas = Replicas(self._uid_of, self._load_changed, self._writers_changed, now)
         self.source = ActivationSource(
-            self._make,
+            self._resolve,
             PolicyNames(),
             self._own_service,
             now,
@@ -164,7 +168,7 @@ class ActivationsMode(ClusterMode):
         self._tasks.keep_running("pod diagnostics", self.diagnostics.step)
         self._tasks.keep_running("other targets", self.others.step)
         self._tasks.keep_running("giving back", self.give_back.step)
-        self._tasks.repeat("scaling", SCALE_TICK_S, self._scale, retry_max_s=SCALE_TICK_S)
+        self._tasks.repeat("scaling", SCALE_TICK_S, self._tick, retry_max_s=SCALE_TICK_S)
 
     def _watch_fronts(self) -> None:
         """Watch our slices of other programs' Services, and the slices of the activator's own Service."""
@@ -173,7 +177,7 @@ class ActivationsMode(ClusterMode):
         self._front_slices, _ = self._watch_all(FRONT_SLICES, ours, f"{MANAGED_BY_LABEL}={OURS}")
         namespace, name = self._own_service
         if name:
-            own = ObjectHandler(fronts.own_changed, fronts.own_gone)
+            own = ObjectHandler(fronts.replica_slice_changed, fronts.replica_slice_gone)
             self._watch(Selection(FRONT_SLICES, namespace, f"{SERVICE_NAME_LABEL}={name}"), own)
 
     async def stop_writing(self) -> None:
@@ -194,7 +198,7 @@ class ActivationsMode(ClusterMode):
     # --- from the control plane ---
 
     def receive_load(self, load: Load) -> None:
-        """Handle the present load of a revision."""
+        """Pass on the present load of a revision, and compare its pods with the API while requests wait for one."""
         self.replicas.receive(load)
         if load.in_flight or load.queued:
             self.diagnostics.expedite(load.key)
@@ -255,7 +259,7 @@ class ActivationsMode(ClusterMode):
         return uid is not None and self.replicas.writes(uid)
 
     def _load_changed(self, load: Load) -> None:
-        """Pass on the load of a revision, summed over all replicas."""
+        """Give the load of a revision, summed over all replicas, to its scaling, its front and its diagnosis."""
         self._scaling.load(load)
         self.fronts.receive_load(load)
         if load.in_flight or load.queued:
@@ -285,7 +289,7 @@ class ActivationsMode(ClusterMode):
         """Watch the objects of a kind in the namespaces that are served."""
         return self._watch(Selection(resource, self._namespace, labels), handler)
 
-    def _make(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool, created: str) -> RevisionSpec:
+    def _resolve(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool, created: str) -> RevisionSpec:
         """Resolve a declaration to the specification that is submitted."""
         revision = declared.revision
         protocol = "h2c" if is_http2 and revision.protocol == "auto" else revision.protocol
@@ -305,12 +309,12 @@ class ActivationsMode(ClusterMode):
         return "" if self._front_slices is None else self._front_slices.version
 
     def _target_read(self, target: TargetKey, workload: Workload | None, problem: str) -> None:
-        self.source.read(target, workload, problem)
+        self.source.record_read(target, workload, problem)
 
     # --- a pass ---
 
-    def _work_out(self, key: str) -> float:
-        """Submit and write the changes of a revision. Return when it is due again without a change."""
+    def _run_pass(self, key: str) -> float:
+        """Submit and write the changes of a revision. Return when the next pass is due without a change."""
         source = self.source
         source.workloads_known = self._are_workloads_known()
         if source.take_ended(key):
@@ -320,19 +324,19 @@ class ActivationsMode(ClusterMode):
         if served is not None:
             self._scaling.declare(key, served)
             if source.is_target_known(key):
-                front = source.front(key, served)
+                front = source.decide_front(key, served)
                 least = max(source.wanted.get(key, -1), source.replicas_of(key), 1)
-                self._scaling.hold(key, served, least if front is not None and front.is_held else 0)
+                self._scaling.set_floor(key, served, least if front is not None and front.keeps_pods else 0)
         changes, desired, due_s = source.work_out(key, front)
         for change in changes:
             self._submit(change)
         if desired is not None:
             self._want(desired)
         if served is not None:
-            self._follow(key, served)
+            self._scale_and_diagnose(key, served)
         return due_s
 
-    def _failed(self, key: str, error: Exception) -> float:
+    def _record_failed_pass(self, key: str, error: Exception) -> float:
         """Count and log the exception of a pass; return how long to wait, in seconds."""
         self.source.forget_submitted(key)  # some changes may have been made and not submitted
         backoff_s = self._panicked(key, "what the cluster says of it", error, self._now())
@@ -344,11 +348,11 @@ class ActivationsMode(ClusterMode):
         self._contested.pop(key, None)
         self.replicas.drop_revision(key)
         self._scaling.drop_revision(key)
-        self.diagnostics.set(key, None)
+        self.diagnostics.set_labels(key, None)
         if key in self._awaited:
             self._await_pods(key, False)
 
-    def _follow(self, key: str, served: Declared) -> None:
+    def _scale_and_diagnose(self, key: str, served: Declared) -> None:
         """Scale the revision if this replica owns it, and list its pods if they do not start."""
         source = self.source
         uid = source.uid_of(key)
@@ -367,7 +371,7 @@ class ActivationsMode(ClusterMode):
         workload = source.workload_of(key)
         is_starting = workload is not None and not ready and source.wanted.get(key, running) > 0
         labels = workload.spec.selector.match_labels if workload is not None and is_starting else None
-        self.diagnostics.set(key, labels or None)
+        self.diagnostics.set_labels(key, labels or None)
         target = source.target_of(key)
         if target is not None:
             self.others.expedite(target, not ready and source.wanted.get(key, running) != 0)
@@ -379,7 +383,7 @@ class ActivationsMode(ClusterMode):
         else:
             self.reconciler.abandon(desired.key)
 
-    def _reported(self, report: Report) -> None:
+    def _record_report(self, report: Report) -> None:
         """Pass the problems of a pass on to the conditions of its object."""
         revision = self.source.revisions.get(report.key)
         if revision is None or revision.declaration is None or revision.declaration.uid != report.uid:
@@ -391,24 +395,24 @@ class ActivationsMode(ClusterMode):
                 self._contested[report.key] = (note, self._now() + CONTESTED_KEPT_S)
         if not notes and report.key in self._contested:
             notes = (self._contested[report.key][0],)
-        self.source.noted(report.key, notes)
+        self.source.record_notes(report.key, notes)
 
     def _forget_contests(self) -> None:
         """Remove conditions about other writers whose time is over."""
         for key in [key for key, (_, until_s) in self._contested.items() if until_s <= self._now()]:
             del self._contested[key]
-            self.source.noted(key, ())
+            self.source.record_notes(key, ())
 
     def _are_workloads_known(self) -> bool:
         return all(_may_do_without(reflector) for reflector in self._workloads)
 
-    def _check_workloads(self) -> None:
+    def _mark_all_once_known(self) -> None:
         """Mark all revisions once the workloads are known: no event reports a target that is missing."""
         if not self._were_workloads_known and self._are_workloads_known():
             self._were_workloads_known = True
             self.source.mark_all()
 
-    def _update_replicas(self) -> None:
+    def _announce_and_expire(self) -> None:
         """Announce once that this replica may own objects, and remove expired loads, ports and departed revisions."""
         if not self._is_announced and self._writes and not self.pending():
             self._is_announced = True
@@ -419,11 +423,11 @@ class ActivationsMode(ClusterMode):
             self.fronts.expire()
         self.source.expire_departures()
 
-    def _scale(self) -> None:
+    def _tick(self) -> None:
         """Run the checks and decisions that are due by time alone; called every SCALE_TICK_S."""
-        self._check_workloads()
+        self._mark_all_once_known()
         self._forget_contests()
-        self._update_replicas()
+        self._announce_and_expire()
         self._scaling.tick()
 
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:
@@ -431,7 +435,7 @@ class ActivationsMode(ClusterMode):
 
 
 def _may_do_without(reflector: Reflector[Any]) -> bool:
-    """Return True if the reflector is synced, or refused and not needed.
+    """Return True if the reflector is synced, or was refused and is not needed.
 
     It is not needed if only some clusters have its kind. The own Service is needed only for mode transparent.
     """

@@ -128,9 +128,9 @@ class OtherTargets:
             await self._read(target)
         except Exception as error:  # a defect: of this target only
             log.error("%s %s/%s could not be read", *target, exc_info=error)
-            self._again(target)
+            self._plan_next(target)
 
-    def _again(self, target: TargetKey) -> None:
+    def _plan_next(self, target: TargetKey) -> None:
         """Plan the next read of the target."""
         if target in self._due_s:
             is_expedited = target in self._expedited
@@ -145,30 +145,30 @@ class OtherTargets:
         workload, problem, is_known = None, "", True
         self._unread.discard(target)
         try:
-            workload = await self._workload(target)
+            workload = await self._read_scale(target)
         except NoScaleError as error:
             problem = str(error)
         except KubeError as error:
             is_known = isinstance(error, RefusedError) and error.status == _NOT_FOUND
             if not is_known:
-                self._failed(target, error)
+                self._record_failed_read(target, error)
         except (msgspec.DecodeError, ValueError) as error:  # not a Scale, for example a proxy's error page
             is_known = False
-            self._failed(target, error)
+            self._record_failed_read(target, error)
         if target not in self._due_s:
             return  # no revision names it any more
-        self._again(target)
+        self._plan_next(target)
         if is_known:
             self._found(target, workload, problem)
 
-    def _failed(self, target: TargetKey, error: Exception) -> None:
+    def _record_failed_read(self, target: TargetKey, error: Exception) -> None:
         """Log a failed call; the target is read again when an outage ends."""
         if target in self._due_s:
             self._unread.add(target)
         log.warning("%s %s/%s could not be read: %s", *target, error)
 
-    async def _workload(self, target: TargetKey) -> Workload:
-        """Read the target; raise NoScaleError or KubeError."""
+    async def _read_scale(self, target: TargetKey) -> Workload:
+        """Read the target's scale; return it as a workload. Raise NoScaleError or KubeError."""
         kind, namespace, name = target
         version, _, kind = kind.rpartition("/")
         path = await self._kinds.scale_path(TargetReference(version, kind, name), namespace)

@@ -8,7 +8,7 @@ Rules
      of pods is not lowered there; missing requests count as no load only after the position has been ALONE, and
      settled, for the grace to zero.
   3. The activator leaves the path only for a busy revision: requests have arrived for the dwell without a gap, none is
-     queued, the capacity is ample, and fewer pods would not do. For an idle one it stays until it is at zero.
+     queued, the capacity is ample, and all pods are needed. It stays in the path of an idle revision until zero.
   4. After the measurement interval out of the path it steps in to measure the load, if fewer pods may be wanted.
   5. A request directly after the scale to zero may come from a client that had kept a connection to a pod, or from a
      new client; both arrive on a new connection. The activator therefore stays in the path, where it sees all
@@ -85,9 +85,9 @@ class PathState(NamedTuple):
 
     position: Position = Position.OUT
     reason: PathReason = PathReason.AMPLE
-    is_held: bool = True  # the number of pods must not be lowered
+    keeps_pods: bool = True  # the number of pods must not be lowered
     since_s: float = NEVER  # since when the watches show the position
-    leaving: bool = False
+    leaving: bool = False  # on the way out of the path
     requests_total: int = 0
     last_s: float = -NEVER  # when the last request was observed
     busy_s: float = NEVER  # since when requests have arrived without a gap
@@ -115,8 +115,8 @@ def decide(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
     if not state.listens and state.since_s != NEVER:
         listens = state.position is not Position.OUT or seen.now_s >= state.since_s + LISTEN_S
         state = state._replace(listens=listens)
-    state = _step(rule, seen, _fit(rule, seen, state))
-    return state._replace(is_held=_is_held(rule, seen, state), due_s=_due_s(rule, seen, state))
+    state = _step(rule, seen, _with_fit(rule, seen, state))
+    return state._replace(keeps_pods=_keeps_pods(rule, seen, state), due_s=_due_s(rule, seen, state))
 
 
 # --- observations ----------------------------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ def _settled_s(rule: PathRule, state: PathState) -> float:
     return state.since_s + rule.settle_s
 
 
-def _fit(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
-    """Update the time since which the activator may leave the path."""
+def _with_fit(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
+    """Return the state with the time since which the activator may leave the path."""
     now_s = seen.now_s
     spare = seen.ready * rule.limit - seen.in_flight if rule.limit else rule.burst
     fits = (
@@ -173,7 +173,7 @@ def _is_reducible(rule: PathRule, seen: ObservedPath) -> bool:
 
 
 def _needs_all_pods(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:
-    """Return True if fewer pods would not do for a busy revision, as far as has been observed."""
+    """Return True if a busy revision needs all its pods, as far as has been observed."""
     if rule.zero_only or seen.replicas <= max(rule.least, 1):
         return True
     return seen.now_s >= _settled_s(rule, state) + rule.stable_s and seen.wanted >= seen.replicas
@@ -236,7 +236,7 @@ def _reason_to_stay(rule: PathRule, seen: ObservedPath, state: PathState) -> Pat
     return PathReason.MEASURING
 
 
-def _is_held(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:
+def _keeps_pods(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:
     """Return True if the number of pods must not be lowered, because the load is not known well enough."""
     if seen.ready == 0 and seen.replicas == 0:
         return False

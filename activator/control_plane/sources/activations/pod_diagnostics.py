@@ -1,9 +1,9 @@
 """Lists the pods of revisions whose pods do not answer, to find out why.
 
 Rules
-  1. Only while pods are wanted and none answers: a revision that serves, or is at zero, costs no call.
-  2. At most POD_DIAGNOSES_PER_S revisions a second, the longest waiting first. One revision is listed at most every
-     POD_DIAGNOSIS_INTERVAL_S; the interval grows to POD_DIAGNOSIS_INTERVAL_MAX_S.
+  1. Pods are listed only while some are wanted and none answers: a revision that serves, or is at zero, costs no call.
+  2. At most POD_DIAGNOSES_PER_S revisions are listed a second, the longest waiting first. One revision is listed at
+     most every POD_DIAGNOSIS_INTERVAL_S; the interval grows to POD_DIAGNOSIS_INTERVAL_MAX_S.
   3. One page of POD_DIAGNOSIS_PODS_MAX pods is enough, because pods of one template fail for the same reason.
 """
 
@@ -63,7 +63,7 @@ class PodDiagnostics:
         self.lists_total = 0
         self.errors_total = 0
 
-    def set(self, key: str, labels: Mapping[str, str] | None) -> None:
+    def set_labels(self, key: str, labels: Mapping[str, str] | None) -> None:
         """List the pods with these labels in the revision's namespace from now on; None: stop."""
         known = self._diagnoses.get(key)
         if labels is None:

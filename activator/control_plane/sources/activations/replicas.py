@@ -64,13 +64,13 @@ class RevisionLoads:
         self._request_seconds += max(load.request_seconds - report.load.request_seconds, 0.0)
         report.load, report.received_s = load, now_s
 
-    def end(self, seats: set[int]) -> bool:
+    def remove(self, seats: set[int]) -> bool:
         """Remove the loads of these replicas; return True if one of them was not empty."""
         ended = [self._reports.pop(seat).load for seat in seats & self._reports.keys()]
         return any(map(_has_requests, ended))
 
     def expired(self, own: int, before_s: float) -> set[int]:
-        """Return the other replicas whose last report, before this time, was not empty."""
+        """Return the other replicas whose last report is from before this time, and was not empty."""
         return {
             seat
             for seat, report in self._reports.items()
@@ -143,7 +143,7 @@ class Replicas:
     # --- loads ---
 
     def receive(self, load: Load) -> None:
-        """Handle a load of this replica."""
+        """Record a load of this replica, and report it to the owner of the revision, if another replica is that."""
         if self._others is None:
             self._load_changed(load)
             return
@@ -174,7 +174,7 @@ class Replicas:
         before_s = self._now() - LOAD_EXPIRES_S
         for key, loads in self._loads.items():
             expired = loads.expired(self.writers.own, before_s)
-            if expired and loads.end(expired):
+            if expired and loads.remove(expired):
                 self._load_changed(loads.sum(key, self._now()))
 
     # --- from the other replicas ---
@@ -189,7 +189,7 @@ class Replicas:
         now_s = self._now()
         if former.present != writers.present:
             for key, loads in self._loads.items():
-                if loads.end(loads.seats - writers.present - {writers.own}):
+                if loads.remove(loads.seats - writers.present - {writers.own}):
                     self._load_changed(loads.sum(key, now_s))
         self._writers_changed()
         if former.views[:1] != writers.views[:1]:

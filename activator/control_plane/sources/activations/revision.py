@@ -100,7 +100,7 @@ class DeclaredRevision:
         self.served: Declared | None = None  # the last valid declaration
         self.failure: PodFailure | None = None  # what the pods' last list shows
         self.failing_since_s = NEVER
-        self.events: tuple[EventSpec, ...] = ()
+        self.events: tuple[EventSpec, ...] = ()  # to be written after the next pass
         self.pods = DeclaredPods(key)
         self._spec: RevisionSpec | None = None  # as submitted; None: to be submitted
         self._is_submitted = False  # the state worker knows the revision
@@ -128,7 +128,7 @@ class DeclaredRevision:
         self.failure = failure
 
     def forget_submitted(self) -> None:
-        """Submit everything again: some changes were lost."""
+        """Have everything submitted again: some changes were lost."""
         self._spec = None
         self._cause = None if self._ever_failed else ""
         self.pods.forget_submitted()
@@ -154,7 +154,7 @@ class DeclaredRevision:
         if declaration is None:
             last, self._desired_last = self._desired_last, None
             return PassResult(self._end(), None if last is None else _removal(last), NEVER)
-        failure, due_s = self._failure(inputs, now_s)
+        failure, due_s = self._update_failure(inputs, now_s)
         changes: list[Change] = []
         if served is not None:
             is_http2 = declaration.is_http2 or _template_names_http2(served, inputs.workload)
@@ -168,7 +168,7 @@ class DeclaredRevision:
                 self._cause = cause
                 self._ever_failed |= bool(cause)
                 changes.append(RevisionFailed(self.key, cause) if cause else RevisionRecovered(self.key))
-            changes += self.pods.changes(served.revision.probe is not None)
+            changes += self.pods.take_changes(served.revision.probe is not None)
         else:
             changes += self._end()
         if not inputs.is_known:
@@ -205,8 +205,8 @@ class DeclaredRevision:
 
     # --- failures ---
 
-    def _failure(self, inputs: RevisionInputs, now_s: float) -> tuple[PodFailure | None, float]:
-        """Return the failure, and until when requests wait nevertheless; NEVER: they do not wait, or there is none."""
+    def _update_failure(self, inputs: RevisionInputs, now_s: float) -> tuple[PodFailure | None, float]:
+        """Forget a failure that has ended; return it, and until when requests wait despite it (NEVER: they do not)."""
         served = self.served
         if served is None or inputs.ready:
             self._forget_failure()

@@ -28,15 +28,15 @@ class RouteHosts:
 
     def put(self, route: HttpRoute) -> set[str]:
         """Record the state of a route; return the revisions whose hosts may have changed."""
-        touched = self.drop(route)
+        affected = self.drop(route)
         if not self._leads_here(route):
-            return touched
+            return affected
         namespace, name = route.key
         revision = f"{namespace}/{route.metadata.annotations.get(ACTIVATION, name)}"
         hosts = tuple(route.spec.hostnames or ())
         self._routes[route.key] = (revision, hosts)
         self._by_revision.setdefault(revision, {})[route.key] = hosts
-        return touched | {revision}
+        return affected | {revision}
 
     def drop(self, route: HttpRoute) -> set[str]:
         """Forget a route; return the revisions whose hosts may have changed."""

@@ -62,7 +62,7 @@ class ActivationScaling:
         """Record that another replica writes for the revision, so its initial scale is over."""
         self._foreign.add(key)
 
-    def hold(self, key: str, declared: Declared, least: int) -> None:
+    def set_floor(self, key: str, declared: Declared, least: int) -> None:
         """Set the least number of pods; 0: the rule's. It only rises until it is set to 0."""
         before = self._floors.get(key, 0)
         floor = max(least, before) if least else 0

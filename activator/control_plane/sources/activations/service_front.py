@@ -50,7 +50,7 @@ def service_of(declared: Declared, key: str) -> str:
     return f"{namespace}/{declared.activation.transparent.service or name}"
 
 
-def taken_ports(
+def usable_ports(
     service: AnnotatedService | None, declared: Declared, workload: Workload | None, name: str
 ) -> tuple[ServicePort, ...] | Refused:
     """Return the ports of the Service whose requests come to the activator, or why none can."""
@@ -80,7 +80,7 @@ def taken_ports(
 
 
 def missing_family(service: AnnotatedService, families: Collection[str], name: str) -> Refused | None:
-    """Return why the Service cannot be used for want of an address family; None if it can.
+    """Return why the Service cannot be used: the activator lacks one of its address families; None if it can.
 
     `families`: those in which the activator can be reached; empty: unknown.
     """
@@ -126,10 +126,10 @@ def _number(port: int | str, numbers: Mapping[str, int]) -> int | str:
 def replicas_in(slices: Iterable[FrontSliceRead]) -> dict[str, tuple[FrontEndpoint, ...]]:
     """Return the replicas of the activator by address family, from the slices of its own Service."""
     replicas: dict[str, dict[str, FrontEndpoint]] = {}
-    for own_slice in slices:
-        for read in own_slice.endpoints or ():
+    for replica_slice in slices:
+        for read in replica_slice.endpoints or ():
             if read.addresses:
-                replicas.setdefault(own_slice.address_type, {})[read.addresses[0]] = _endpoint(read)
+                replicas.setdefault(replica_slice.address_type, {})[read.addresses[0]] = _endpoint(read)
     return {
         family: tuple(by_address[address] for address in sorted(by_address))[:FRONT_ENDPOINTS_MAX]
         for family, by_address in replicas.items()

@@ -155,7 +155,7 @@ class ActivationSource:
         workload = self.workload_of(key)
         return -1 if workload is None else replicas_of(workload)
 
-    def noted(self, key: str, notes: tuple[ConditionSpec, ...]) -> None:
+    def record_notes(self, key: str, notes: tuple[ConditionSpec, ...]) -> None:
         """Record the problems that the writers had with the revision's objects; ignored if its object was removed."""
         revision = self.revisions.get(key)
         if revision is None or revision.declaration is None or self._notes.get(key, ()) == notes:
@@ -180,7 +180,7 @@ class ActivationSource:
                 log.warning("%s: %s (%s)", key, failure.cause, failure.reason)
             self.mark(key)
 
-    def read(self, target: TargetKey, workload: Workload | None, problem: str) -> None:
+    def record_read(self, target: TargetKey, workload: Workload | None, problem: str) -> None:
         """Record the result of a read of a target that is not watched (`OtherTargets`)."""
         if target not in self._users:
             return
@@ -205,7 +205,7 @@ class ActivationSource:
     def applied(self, effect: Effect) -> None:
         """Record a change of the model.
 
-        The end of a revision may be that of an earlier one of this name.
+        The effect may be the end of an earlier revision of the same name.
         """
         before = self.answers.count(effect.key)
         self.answers.applied(effect)
@@ -213,7 +213,7 @@ class ActivationSource:
             self.mark(effect.key)
 
     def forget_submitted(self, key: str) -> bool:
-        """Submit the whole revision in its next pass: changes of it were lost. False: there is no such revision."""
+        """Have the next pass submit the whole revision, as changes were lost; return False if there is none."""
         revision = self.revisions.get(key)
         if revision is None or revision.served is None:
             return False
@@ -248,10 +248,10 @@ class ActivationSource:
     def _activation_gone(self, activation: Activation) -> None:
         key = _key(activation)
         self._activations.pop(key, None)
-        self._leave(key)
+        self._object_removed(key)
 
-    def _leave(self, key: str) -> None:
-        """Handle the removal of an object. While requests arrive through its Service, the revision is still served."""
+    def _object_removed(self, key: str) -> None:
+        """Update the revision after its object was removed; it is served while requests still come by its Service."""
         declaration = self._activations.get(key) or self._services.get(key)
         if declaration is not None or not self._fronts.is_in_path(key):
             self._declare(key)
@@ -286,14 +286,14 @@ class ActivationSource:
         key = _key(service)
         if declaration is None:
             if self._services.pop(key, None) is not None:
-                self._leave(key)
+                self._object_removed(key)
             return
         self._end_departure(key)
         self._services[key] = declaration
         self._declare(key)
 
     def _service_written(self, service: AnnotatedService, is_there: bool) -> None:
-        """Handle a private Service of ours, recognized by its label, or by its name if the label was removed."""
+        """Mark the revision if another program wrote its private Service, recognized by its label or its name."""
         metadata = service.metadata
         for name in (metadata.labels.get(ACTIVATION_LABEL, ""), metadata.name.removesuffix("-pods")):
             key = f"{metadata.namespace}/{name}"
@@ -311,12 +311,12 @@ class ActivationSource:
     def _slice_changed(self, pod_slice: EndpointSlice) -> None:
         key = owner_key(pod_slice)
         if key:
-            self._marked(key).pods.put_slice(pod_slice.metadata.name, pod_slice)
+            self._get_and_mark(key).pods.put_slice(pod_slice.metadata.name, pod_slice)
 
     def _slice_missed(self, pod_slice: EndpointSlice) -> None:
         key = owner_key(pod_slice)
         if key:
-            self._marked(key).pods.events_lost(pod_slice)
+            self._get_and_mark(key).pods.events_lost(pod_slice)
 
     def _slice_gone(self, pod_slice: EndpointSlice) -> None:
         key = owner_key(pod_slice)
@@ -338,15 +338,15 @@ class ActivationSource:
 
     def _route_changed(self, route: HttpRoute) -> None:
         for key in self._routes.put(route):
-            self._claim(key)
+            self._update_claims(key)
 
     def _route_gone(self, route: HttpRoute) -> None:
         for key in self._routes.drop(route):
-            self._claim(key)
+            self._update_claims(key)
 
     # --- within ---
 
-    def _marked(self, key: str) -> DeclaredRevision:
+    def _get_and_mark(self, key: str) -> DeclaredRevision:
         """Return the revision of this key, created if necessary, and mark it."""
         revision = self.revisions.get(key)
         if revision is None:
@@ -357,7 +357,7 @@ class ActivationSource:
     def _declare(self, key: str) -> None:
         """Update the revision: its objects have changed."""
         declaration = self._activations.get(key) or self._services.get(key)
-        revision = self._marked(key)
+        revision = self._get_and_mark(key)
         if declaration is None:
             revision.declaration = revision.served = None
             self._notes.pop(key, None)
@@ -371,7 +371,7 @@ class ActivationSource:
             self.wanted.pop(key, None)  # the autoscaler no longer decides on it
         self._fronts.declare(key, revision.served, "" if declaration is None else declaration.created)
         self._set_target(key, revision.served)
-        self._claim(key)
+        self._update_claims(key)
 
     def _set_target(self, key: str, served: Declared | None) -> None:
         """Set the target of a revision; a former one that no revision names is forgotten."""
@@ -392,7 +392,7 @@ class ActivationSource:
             if target[0] not in WATCHED_KINDS:
                 self._targets.follow(target)
 
-    def _claim(self, key: str) -> None:
+    def _update_claims(self, key: str) -> None:
         """Claim the hosts that the revision names: they may have changed."""
         revision = self.revisions.get(key)
         named: dict[str, str] = {}
@@ -400,7 +400,7 @@ class ActivationSource:
         if revision is not None and revision.declaration is not None and revision.served is not None:
             named = self._named(revision.served, key)
             created = revision.declaration.created
-        for other in self.hosts.name(key, created, named.values()):
+        for other in self.hosts.set_named(key, created, named.values()):
             self.mark(other)
         self.mark(key)
 
@@ -437,13 +437,13 @@ class ActivationSource:
             del self.revisions[key]
         return outcome
 
-    def front(self, key: str, served: Declared) -> FrontOutcome | None:
+    def decide_front(self, key: str, served: Declared) -> FrontOutcome | None:
         """Decide whether the requests of its Service should come here; None: the revision is not transparent."""
         inputs = FrontInputs(
             self.workload_of(key), self.answers.count(key), self.replicas_of(key), self.wanted.get(key, -1)
         )
         uid = self.uid_of(key)
-        return self._fronts.work_out(key, served, rule_of(served), inputs, uid is not None and self._writes(uid))
+        return self._fronts.decide(key, served, rule_of(served), inputs, uid is not None and self._writes(uid))
 
     def is_target_known(self, key: str) -> bool:
         """Return True if its target has been looked up, whether or not it exists."""

@@ -40,11 +40,11 @@ class ReconcileQueue:
         self._again: dict[str, Timer] = {}  # by key: a pass at a later time
         self._deferred = False
 
-    def mark(self, key: str, controller: str, again: bool = False) -> None:
-        """Schedule a pass of the object; `again`: its last pass has failed."""
+    def mark(self, key: str, controller: str, is_retry: bool = False) -> None:
+        """Schedule a pass of the object; `is_retry`: its last pass has failed."""
         if key not in self._dirty:
             self._dirty[key] = (controller, self._controllers.now())
-            self._controllers.added(controller, again)
+            self._controllers.added(controller, is_retry)
         if not self._deferred:
             self._deferred = True
             self._defer(self.flush)
@@ -53,8 +53,8 @@ class ReconcileQueue:
         """Return True if a marked object's pass has not run."""
         return bool(self._dirty)
 
-    def forget(self, key: str) -> None:
-        """Cancel the pass that is scheduled for a later time."""
+    def cancel_later_pass(self, key: str) -> None:
+        """Cancel the object's pass that is scheduled for a later time; a marked one still runs."""
         timer = self._again.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -70,17 +70,17 @@ class ReconcileQueue:
                     due_s = self._work(key)
             except Exception as error:  # a defect: of this object only
                 wait_s = self._failed(key, error)
-                self.forget(key)
+                self.cancel_later_pass(key)
                 self._again[key] = self._later(wait_s, partial(self._retry, key, controller))
             else:
-                self.forget(key)
+                self.cancel_later_pass(key)
                 if due_s != NEVER:
                     wait_s = max(due_s - self._controllers.now(), 0.0)
                     self._again[key] = self._later(wait_s, partial(self._run_due, key, controller))
 
     def _retry(self, key: str, controller: str) -> None:
         del self._again[key]
-        self.mark(key, controller, again=True)
+        self.mark(key, controller, is_retry=True)
 
     def _run_due(self, key: str, controller: str) -> None:
         del self._again[key]

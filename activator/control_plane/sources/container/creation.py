@@ -67,7 +67,7 @@ def creation_of(
 
 
 def port_of(container: Container, inspected: Mapping[str, Any]) -> int | None:
-    """Return the port on which the program listens. `inspected`: the image or container."""
+    """Return the program's port; None if `inspected`, the image or the container, exposes none or several."""
     if container.port is not None:
         return container.port
     exposed = _mapping(_mapping(inspected.get("Config")).get("ExposedPorts"))

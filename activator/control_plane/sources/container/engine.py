@@ -96,6 +96,7 @@ class Engine:
         return shown
 
     async def _call(self, method: str, target: str, query: Query | None, body: Any) -> Any:
+        """Send a request to a path with its version; return the answer as `call` does, without its limits."""
         async with self._requested(method, target, query, body, None) as answer:
             data = await _read(answer.content)
             if answer.status >= 400:

@@ -18,9 +18,9 @@ class ExistingContainer(ContainerUnit):
     _is_disowned = False
 
     async def _bring_up(self, stop_asked: asyncio.Event) -> None:
-        await self._patiently(self._run, stop_asked)
+        await self._retry_while_away(self._start_or_resume, stop_asked)
 
-    async def _run(self) -> None:
+    async def _start_or_resume(self) -> None:
         """Start or resume the container if needed; may be repeated as a whole."""
         name = self.id or self.settings.existing
         inspected = await self.engine.inspect("containers", name)
@@ -41,19 +41,19 @@ class ExistingContainer(ContainerUnit):
             await super().stop()
 
     async def _end_now(self) -> None:
-        """Ask it to stop, but never kill it. One that ran before the start and cannot be reached continues."""
+        """Stop it without killing it. A container that ran before its start here, and was never watched, continues."""
         if not self._is_disowned and self._stopping is None and (self._running or self._is_started):
             await self._ask_to_stop()
             if self._running:
                 await wait_for(self._ended, KILL_TIMEOUT_S)
 
-    async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+    async def remove(self, holds_resources: bool, is_closing: Callable[[], bool]) -> None:
         pass
 
     def disown(self) -> None:
         """Leave the container as it is from now on (rule 1 of `unit.py`)."""
         self._is_disowned = True
-        self._has_ended("", 0)
+        self._set_ended("", 0)
         for task in self._running:
             task.cancel()
 

@@ -42,7 +42,7 @@ class Images:
         return image
 
     async def _shared_pull(self, name: str, timeout_s: float) -> _Failure:
-        """Return why the pull failed. It continues for others if this start is given up."""
+        """Pull the image, or join the pull under way; return why it failed. If this start is given up, it continues."""
         task = self._pulls.get(name)
         if task is None:
             task = self._pulls[name] = self._tasks.start(f"pull of {name}", self._pull(name, timeout_s))
@@ -50,10 +50,11 @@ class Images:
         return await asyncio.shield(task)
 
     async def _pull(self, name: str, timeout_s: float) -> _Failure:
+        """Pull the image; return why that failed, None if it did not."""
         log.info("pulling the image %s", name)
         try:
             async with asyncio.timeout(timeout_s):
-                problem = await self._follow(name)
+                problem = await self._request_pull(name)
         except TimeoutError:
             problem = f"it took longer than {timeout_s:g} s (`containers.pull_timeout`)"
         except EngineError as error:
@@ -67,8 +68,8 @@ class Images:
         log.info("pulled the image %s", name)
         return None
 
-    async def _follow(self, name: str) -> str:
-        """Pull the image; return the error of the engine, empty if there is none."""
+    async def _request_pull(self, name: str) -> str:
+        """Have the engine pull the image; return its error, empty if there is none."""
         lines = JsonLines()
         query = query_of(name)
         async with self._engine.streamed("POST", "/images/create", query, idle_s=PULL_STALL_S) as content:

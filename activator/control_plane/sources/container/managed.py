@@ -62,8 +62,8 @@ class ManagedContainer(ContainerUnit):
 
     async def _bring_up(self, stop_asked: asyncio.Event) -> None:
         settings = self.settings
-        await self._sweeper.first_done(self.context.patience_s)  # leftovers of an earlier run may have its name
-        image = await self._patiently(
+        await self._sweeper.wait_first_sweep(self.context.patience_s)  # leftovers of an earlier run may have its name
+        image = await self._retry_while_away(
             lambda: self._images.provide(settings.image, settings.pull, self._pull_timeout_s), stop_asked
         )
         if image is None or stop_asked.is_set():
@@ -77,21 +77,21 @@ class ManagedContainer(ContainerUnit):
             *(self.engine.is_podman, os.environ),
         )
         self._sweeper.expect(self.identity)
-        await self._patiently(lambda: self._create(body, stop_asked), stop_asked, is_cancelled=False)
+        await self._retry_while_away(lambda: self._create(body, stop_asked), stop_asked, is_cancelled=False)
         if self.id and not stop_asked.is_set():
             start = f"/containers/{self.id}/start"
-            await self._patiently(lambda: self.engine.call("POST", start), stop_asked)
+            await self._retry_while_away(lambda: self.engine.call("POST", start), stop_asked)
 
     async def _create(self, body: dict[str, Any], stop_asked: asyncio.Event) -> None:
-        """Create the container and set `id`; not a second time if a broken connection has cut the answer."""
+        """Create the container and set `id`; if an earlier answer was cut, look for its container first."""
         is_repeated = self._is_unanswered
-        if is_repeated and await self._unless_stopped(self._has_been_created(), stop_asked):
+        if is_repeated and await self._unless_stopped(self._find_created(), stop_asked):
             return
         self._is_unanswered = True
         try:
             created = await self._request_creation(body, stop_asked)
         except EngineError as error:
-            if is_repeated and await self._unless_stopped(self._has_been_created(), stop_asked):
+            if is_repeated and await self._unless_stopped(self._find_created(), stop_asked):
                 return  # its creation completed after the first search
             if is_repeated and error.status == 409:
                 raise EngineAwayError(error.message) from None  # its name is reserved: it may still be created
@@ -105,7 +105,7 @@ class ManagedContainer(ContainerUnit):
         self.id, self._is_unanswered = container_id, False
         self._log_warnings(created.get("Warnings"))
 
-    async def _has_been_created(self) -> bool:
+    async def _find_created(self) -> bool:
         """Set `id` if the container was created although the engine has not answered; True if so."""
         ids = await found_by_label(self.engine, self._labels())
         if ids:
@@ -138,14 +138,14 @@ class ManagedContainer(ContainerUnit):
     def _key(self) -> str:
         return f"{self.revision.namespace}/{self.revision.name}"
 
-    async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+    async def remove(self, holds_resources: bool, is_closing: Callable[[], bool]) -> None:
         try:
-            is_own = await self._is_own(is_closing)
-            if is_own and self._is_unanswered:
+            is_owned = await self._until_owned(is_closing)
+            if is_owned and self._is_unanswered:
                 await remove_by_label(
                     self.engine, self._labels(), self.identity, is_closing, CLOSE_PATIENCE_S, self.context.now
                 )
-            elif is_own and self.id:
+            elif is_owned and self.id:
                 await remove(self.engine, self.id, self.identity, is_closing, CLOSE_PATIENCE_S, self.context.now)
         finally:
             self._sweeper.forget(self.identity)

@@ -49,17 +49,17 @@ class OutputReader:
         self._since_s = since_s
         self._may_read = asyncio.Event()
         self._may_read.set()
-        self._holds = 0  # calls of `hold`, each of which ends the connection
+        self._suspensions = 0  # how often `suspend` was called, each of which ends the connection
 
-    def hold(self) -> tuple[float | None, dict[str, tuple[int, int, int]]]:
+    def suspend(self) -> tuple[float | None, dict[str, tuple[int, int, int]]]:
         """Read nothing until `resume`. Return the `since_s` and the position with which another process continues."""
-        self._holds += 1
+        self._suspensions += 1
         self._may_read.clear()
         self._since_s = self._position.since_s() or self._since_s
         return self._since_s, self._position.handed()
 
     def resume(self) -> None:
-        """Continue after `hold`."""
+        """Continue after `suspend`."""
         self._may_read.set()
 
     def restore(self, positions: Mapping[str, tuple[int, int, int]]) -> None:
@@ -71,18 +71,18 @@ class OutputReader:
         try:
             while True:
                 await self._may_read.wait()
-                holds = self._holds
+                suspensions = self._suspensions
                 try:
                     await self._read(self._since_s)
                     is_cut = False
                 except EngineAwayError:
                     is_cut = True  # the task that watches the container logs it
-                if holds == self._holds:
+                if suspensions == self._suspensions:
                     self._since_s = self._position.since_s() or self._wall_clock()
                 self._position.resume()
                 if is_cut and self._ended.is_set():
                     await pause(AGAIN_S)  # its last lines are still in the log; `end` of the container bounds the wait
-                elif await wait_for(self._ended, AGAIN_S) and not is_cut and holds == self._holds:
+                elif await wait_for(self._ended, AGAIN_S) and not is_cut and suspensions == self._suspensions:
                     return
         except EngineError as error:
             if error.status != 404 and not self._ended.is_set():
@@ -117,11 +117,11 @@ class OutputReader:
         query = {"follow": "1", "stdout": "1", "stderr": "1", "timestamps": "1"}
         if since_s is not None:
             query["since"] = f"{since_s:.6f}"
-        messages, holds = self._messages(), self._holds
+        messages, suspensions = self._messages(), self._suspensions
         limiter = OutputRateLimiter(self._now)
         async with self._engine.streamed("GET", f"/containers/{self._container}/logs", query) as content:
-            while (data := await content.read(READ_BYTES)) and holds == self._holds:
+            while (data := await content.read(READ_BYTES)) and suspensions == self._suspensions:
                 lines = 0
                 for piece in messages.feed(data):
-                    lines += self._output.feed(piece.stream, self._position.take(piece))
+                    lines += self._output.feed(piece.stream, self._position.unread_part(piece))
                 await pause(limiter.wait_s(len(data), lines))

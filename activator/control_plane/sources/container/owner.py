@@ -2,9 +2,9 @@
 
 A container is removed only if its run is proven to have ended. A run is the process that made the container, and those
 that took over from it by upgrades: they all keep one reaper (`process/reaping.py`), which ends after the last of them.
-Each of the two has ended if the machine has been booted again, or its process does not exist. A process in another
-container is checked through the engine: its hostname is the id of its container, so it has ended if that container does
-not run, or if it is the activator's own container.
+The maker and the reaper have each ended if the machine has been booted again, or no such process exists. A process in
+another container is checked through the engine: its hostname is the id of its container, so it has ended if that
+container does not run, or if it is the activator's own container.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Run:
         """Return True if its reaper lives."""
         return self.reaper != "" and self._reaper is not None and _lives(self._reaper)
 
-    async def is_left(self, labels: Mapping[str, Any], is_running: IsRunning) -> bool:
+    async def is_leftover(self, labels: Mapping[str, Any], is_running: IsRunning) -> bool:
         """Return True if the container with these labels is of another run, which is proven to have ended."""
         owner, maker = (parse_owner(str(labels.get(name, ""))) for name in (OWNER_LABEL, MAKER_LABEL))
         if owner is None or not await has_ended(owner, self.owner, is_running):

@@ -24,8 +24,8 @@ from activator.runtime.clock import Now
 from activator.runtime.sockets import split_address
 
 # How long a connection to a published port has to stay open to count as the program's, not a proxy's.
-HOLD_S: Final = 0.05
-UNSEEN_HOLD_S: Final = 1.0  # if the kernel knows of no listener
+OPEN_S: Final = 0.05
+UNSEEN_OPEN_S: Final = 1.0  # if the kernel knows of no listener
 UNSEEN_S: Final = 5.0  # from the first check; before that nothing is connected to a port without a known listener
 
 
@@ -73,28 +73,29 @@ class ContainerReadiness:
         return await probe_once(ProbeRequest(self._unit.address, probe), PROBE_TIMEOUT_S) is ProbeOutcome.ANSWERED
 
     async def _accepts(self) -> bool:
+        """Return True if the program listens, as the kernel or a connection that stays open shows."""
         assert self._port is not None
         listens = await asyncio.to_thread(program_listens, state_of(self._inspected).process, self._port)
         if listens is None:
-            return await stays_open(self._unit.address, HOLD_S)
+            return await stays_open(self._unit.address, OPEN_S)
         if listens:
             return await stays_open(self._unit.address, 0.0)
         if self._now() - self._began_s < UNSEEN_S:
             return False
-        return await stays_open(self._unit.address, UNSEEN_HOLD_S)  # it may listen where the kernel does not show it
+        return await stays_open(self._unit.address, UNSEEN_OPEN_S)  # it may listen where the kernel does not show it
 
 
-async def stays_open(address: str, hold_s: float) -> bool:
-    """Return True if a connection is made, and not closed within `hold_s`."""
+async def stays_open(address: str, open_s: float) -> bool:
+    """Return True if a connection is made, and not closed within `open_s`."""
     host, port = split_address(address)
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port)
-        if hold_s <= 0.0:
+        if open_s <= 0.0:
             return True
         try:
-            async with asyncio.timeout(hold_s):
+            async with asyncio.timeout(open_s):
                 return bool(await reader.read(1))
         except TimeoutError:
             return True

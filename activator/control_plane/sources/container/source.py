@@ -59,9 +59,9 @@ class ContainerSource(Source):
         self._is_list_awaited = False  # discovery was on at the start, and nothing has been listed yet
 
     async def close(self) -> None:
-        self._stop()
+        self._stop_watching()
 
-    async def leave(self) -> None:
+    async def close_connections(self) -> None:
         """Close the connections to engines, which another process of the activator uses."""
         await self._units.close()
 
@@ -85,8 +85,8 @@ class ContainerSource(Source):
         self._file = {f"{revision.namespace}/{revision.name}": revision for revision in config.revisions}
         wanted = config.containers.discover or bool(self._existing_names())
         if not wanted:
-            self._stop()
-            self._apply(Discovered({}, {}))
+            self._stop_watching()
+            self._declare_found(Discovered({}, {}))
             return
         for key, found in self._found.items():
             self._declare(key, found)  # with the settings that now apply to all revisions
@@ -94,7 +94,7 @@ class ContainerSource(Source):
         if engine is not self._engine:
             if self._engine is not None:  # the containers of another engine are unknown
                 self._is_list_awaited = config.containers.discover
-            self._stop()
+            self._stop_watching()
             self._engine = engine
         if self._watcher is None:
             self._watcher = Watcher(engine, self._tasks, self._refresh)
@@ -114,7 +114,7 @@ class ContainerSource(Source):
         self._submit(self._submitted[key])
         self._programs.resubmit(key)
 
-    def _stop(self) -> None:
+    def _stop_watching(self) -> None:
         if self._task is not None:
             self._task.cancel()
         self._task = self._watcher = self._engine = None
@@ -136,16 +136,16 @@ class ContainerSource(Source):
         if self._config.containers.discover:
             query = {"all": "true", "filters": json.dumps({"label": [f"{ENABLE}=true"]})}
             listed = await engine.call("GET", "/containers/json", query)
-            self._apply(discovered(listed, self._file, PolicyNames()))
+            self._declare_found(discovered(listed, self._file, PolicyNames()))
             self._is_list_awaited = False
         else:
-            self._apply(Discovered({}, {}))
+            self._declare_found(Discovered({}, {}))
         running = {found.name for found in self._found.values() if found.is_running}
         for name in self._existing_names().values():
             inspected = await self._inspected(engine, name)
             if inspected is not None and state_of(inspected).is_running:
                 running.add(name)
-        self._adopt({key: found.name for key, found in self._found.items()} | self._existing_names(), running)
+        self._load_running({key: found.name for key, found in self._found.items()} | self._existing_names(), running)
 
     async def _inspected(self, engine: Engine, name: str) -> dict[str, Any] | None:
         try:
@@ -154,14 +154,14 @@ class ContainerSource(Source):
             log.warning("the container engine does not report the state of %s: %s", name, error)
             return None
 
-    def _adopt(self, by_key: dict[str, str], running: set[str]) -> None:
+    def _load_running(self, by_key: dict[str, str], running: set[str]) -> None:
         """Load the revisions of running containers that the activator has not started."""
         for key, name in by_key.items():
             if name in running and not self._programs.supervisor.fleets.of(key):
                 self._programs.load(key, None)  # until it has been idle for long enough
 
-    def _apply(self, latest: Discovered) -> None:
-        """Declare new and changed revisions, remove the others, and log new problems."""
+    def _declare_found(self, latest: Discovered) -> None:
+        """Declare new and changed revisions, remove those that are gone, and log new problems."""
         for name, problem in latest.problems.items():
             if self.problems.get(name) != problem:
                 log.warning("%s", problem)
@@ -177,6 +177,7 @@ class ContainerSource(Source):
         self._found = dict(latest.found)
 
     def _declare(self, key: str, found: Found) -> None:
+        """Submit the revision if it has changed, and give its program to the supervisor of local programs."""
         revision = found.revision
         try:
             spec = resolve_revision(self._config, revision, default_name)

@@ -62,10 +62,10 @@ class Demultiplexer:
             position += len(taken)
             self._header += taken
             if len(self._header) == _HEADER_BYTES:
-                self._begin(self._header)
+                self._begin_frame(self._header)
                 self._header = b""
 
-    def _begin(self, header: bytes) -> None:
+    def _begin_frame(self, header: bytes) -> None:
         stream = _STREAMS.get(header[0])
         if stream is None or header[1:4] != b"\0\0\0":
             raise NoStreamError("output that is not in frames")
@@ -105,10 +105,10 @@ class LogPosition:
         return self._latest_ns // _SECOND_NS - 1.0 if self._latest_ns else None
 
     def handed(self) -> dict[str, tuple[int, int, int]]:
-        """Return the position for another process of the activator, for each stream.
+        """Return the position for another process of the activator.
 
-        The time of its last message in Unix nanoseconds, how many messages had that time, and how many bytes of the
-        last one were read (-1: all).
+        By stream: the time of its last message in Unix nanoseconds, how many messages had that time, and how many bytes
+        of the last one were read (-1: all).
         """
         self.resume()
         return {name: one.handed() for name, one in self._streams.items()}
@@ -125,12 +125,12 @@ class LogPosition:
         for position in self._streams.values():
             position.resume()
 
-    def take(self, piece: Piece) -> bytes:
-        """Return the output in a piece that has not been read before, without times."""
+    def unread_part(self, piece: Piece) -> bytes:
+        """Return the part of a piece that has not been read before, without times; the position moves past it."""
         position = self._streams.get(piece.stream)
         if position is None:
             position = self._streams[piece.stream] = _StreamPosition()
-        data = position.take(piece)
+        data = position.unread_part(piece)
         self._latest_ns = position.read_ns or self._latest_ns
         return data
 
@@ -141,13 +141,13 @@ class _StreamPosition:
     def __init__(self, last_ns: int = 0, count: int = 0, read_bytes: int = -1) -> None:
         self.read_ns = last_ns  # the time of the message that was read last, for the first time or again
         self._last_ns = last_ns  # time of the last message
-        self._count = count  # messages with that time
+        self._count = count  # messages with the time `_last_ns`
         self._prefix: bytes | None = None  # the beginning of a message whose time is not complete
         self._offset = -1  # in the message that is being read; -1: none is
         self._read_bytes = read_bytes  # bytes of the last message that were read, if a break cut it; -1: it is complete
         self._skipped_bytes = 0  # bytes still to be dropped from the message that is being read
         self._is_replay = False  # messages that were read before the break may be repeated
-        self._replayed = 0  # messages replayed with that time
+        self._replayed = 0  # replayed messages with the time `_last_ns`
 
     def handed(self) -> tuple[int, int, int]:
         return self._last_ns, self._count, self._read_bytes
@@ -158,7 +158,7 @@ class _StreamPosition:
         self._prefix, self._offset, self._skipped_bytes = None, -1, 0
         self._is_replay, self._replayed = self._last_ns > 0, 0
 
-    def take(self, piece: Piece) -> bytes:
+    def unread_part(self, piece: Piece) -> bytes:
         data = piece.data
         if piece.begins:
             self._prefix = b""
@@ -172,7 +172,7 @@ class _StreamPosition:
             time_ns = nanoseconds_of(data[: max(position, 0)])
             if time_ns:
                 data = data[position + 1 :]
-            self._begin(time_ns)
+            self._begin_message(time_ns)
         self._offset += len(data)
         dropped = min(self._skipped_bytes, len(data))
         if self._skipped_bytes != _WHOLE:
@@ -183,7 +183,7 @@ class _StreamPosition:
             self._offset, self._skipped_bytes = -1, 0
         return data[dropped:]
 
-    def _begin(self, time_ns: int) -> None:
+    def _begin_message(self, time_ns: int) -> None:
         """Begin a message with this time; 0: it has none."""
         self.read_ns = time_ns
         if self._is_replay and time_ns:

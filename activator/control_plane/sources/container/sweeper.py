@@ -44,20 +44,21 @@ class Sweeper:
         """Expect this identity no longer: its unit has removed the container."""
         self._run.known.discard(identity)
 
-    async def first_done(self, patience_s: float) -> None:
+    async def wait_first_sweep(self, patience_s: float) -> None:
         """Wait for the first sweep, for at most `patience_s`."""
         await wait_for(self._swept_once, patience_s)
 
     async def run(self) -> None:
         """Sweep periodically."""
-        await keep_running(self._sweep_and_pause, self._failed)
+        await keep_running(self._sweep_and_pause, self._log_failure)
 
     async def _sweep_and_pause(self) -> None:
         await self.sweep()
         self._swept_once.set()
         await pause(SWEEP_S)
 
-    def _failed(self, error: Exception) -> float:
+    def _log_failure(self, error: Exception) -> float:
+        """Log a failed sweep; return the pause until the next one, in seconds."""
         if isinstance(error, EngineAwayError):
             log.debug(
                 "leftover containers are not removed: the container engine is unreachable: %s; it is tried again", error
@@ -83,7 +84,7 @@ class Sweeper:
                 strays.add(name)
                 if name in self._strays:
                     await self._remove(name, labels, "whose start was given up")
-            elif await self._run.is_left(labels, self._is_running):
+            elif await self._run.is_leftover(labels, self._is_running):
                 await self._remove(name, labels, "of an activator that has ended")
         self._strays = strays
 

@@ -8,7 +8,7 @@ Rules
      found by the next inspection. While the engine is unreachable the container counts as running, and its requests
      continue. A start repeats each step that a broken connection has cut, until the engine has been unreachable for
      `containers.patience`.
-  3. When it is ready: `readiness.py`.
+  3. `readiness.py` decides when a container is ready.
 """
 
 from __future__ import annotations
@@ -101,17 +101,17 @@ class ContainerUnit(Unit):
 
     async def start(self, stop_asked: asyncio.Event) -> None:
         if self.handed is not None:
-            self._continue(self.handed)
+            self._adopt_running(self.handed)
             return
         since_s = self.context.wall_clock()
         try:
-            await self._patiently(lambda: self.engine.call("GET", "/version"), stop_asked)
+            await self._retry_while_away(lambda: self.engine.call("GET", "/version"), stop_asked)
             if stop_asked.is_set():
                 return
             await self._bring_up(stop_asked)
             if not self.id or stop_asked.is_set():
                 return
-            inspected = await self._patiently(lambda: self.engine.inspect("containers", self.id), stop_asked)
+            inspected = await self._retry_while_away(lambda: self.engine.inspect("containers", self.id), stop_asked)
             if stop_asked.is_set():
                 return
         except EngineAwayError as error:
@@ -123,15 +123,15 @@ class ContainerUnit(Unit):
             raise NotStartedError(f"the container cannot be started: {error.message}", for_good) from None
         if inspected is None:
             raise NotStartedError("the container was removed while it started", for_good=False)
-        self._record(inspected)
-        self._find_address()
+        self._record_inspection(inspected)
+        self._set_address()
         if self.settings.memory and not memory_limit(inspected):
             log.warning("%s: the container engine limits no memory: without root it needs cgroups v2", self.identity)
         log.info("started %s, container %s, at %s", self.identity, self.id[:12], self.address or "no address")
-        self._watch(since_s if self.is_borrowed else None, bool((inspected.get("Config") or {}).get("Tty")))
+        self._start_watching(since_s if self.is_borrowed else None, bool((inspected.get("Config") or {}).get("Tty")))
 
-    def _continue(self, program: HandedProgram) -> None:
-        """Take over the running container. It is inspected later: a slow engine must not delay its requests."""
+    def _adopt_running(self, program: HandedProgram) -> None:
+        """Set this up for the running container, which is inspected later: a slow engine must not delay requests."""
         container = program.container
         assert container is not None
         self.id, self.address, self._is_started = container.id, program.address, container.is_started
@@ -139,17 +139,17 @@ class ContainerUnit(Unit):
         self.output.restore(program.lines, program.unfinished)
         if program.is_announced:
             self.output.ready.set()
-        reader = self._watch(container.since_s, container.is_terminal)
+        reader = self._start_watching(container.since_s, container.is_terminal)
         reader.restore(container.positions)
         if not self.context.run.owns_handed:
-            reader.hold()
+            reader.suspend()
 
-    def own(self) -> None:
-        """Read its output: it has been handed over, and this process owns it now."""
+    def resume_output(self) -> None:
+        """Begin to read its output: this process owns the container, which was handed over, from now on."""
         if self._reader is not None:
             self._reader.resume()
 
-    def _record(self, inspected: dict[str, Any]) -> None:
+    def _record_inspection(self, inspected: dict[str, Any]) -> None:
         """Record the state in which the container was inspected."""
         self._last_inspected = inspected
         state = state_of(inspected)
@@ -157,7 +157,7 @@ class ContainerUnit(Unit):
         self._began = self._began or state.began
         self._was_inspected.set()
 
-    async def _patiently(
+    async def _retry_while_away(
         self, step: Callable[[], Coroutine[Any, Any, T]], stop_asked: asyncio.Event, is_cancelled: bool = True
     ) -> T | None:
         """Return the result of a step of the start; None if the container is no longer needed.
@@ -179,7 +179,7 @@ class ContainerUnit(Unit):
                 await wait_for(stop_asked, min(AWAY_STEP_S, until_s - now_s))
         return None
 
-    def _find_address(self) -> None:
+    def _set_address(self) -> None:
         """Set the port and the address; raise NotStartedError if there is none."""
         if self.port is None:
             self.port = port_of(self.settings, self._last_inspected)
@@ -192,7 +192,7 @@ class ContainerUnit(Unit):
                 f"it has no address: its port {self.port} is not published, and it has no IP address of its own"
             )
 
-    def _watch(self, since_s: float | None, is_terminal: bool) -> OutputReader:
+    def _start_watching(self, since_s: float | None, is_terminal: bool) -> OutputReader:
         reader = self._reader = OutputReader(
             *(self.engine, self.id, self.output, is_terminal, self._ended),
             *(self.context.now, self.context.wall_clock, since_s),
@@ -213,9 +213,9 @@ class ContainerUnit(Unit):
                 if is_away:
                     is_away = False
                     log.info("%s: the container engine answers again", self.identity)
-                if self._is_over(inspected):
+                if self._note_if_ended(inspected):
                     return
-                await self._wait()
+                await self._wait_for_change()
             except EngineAwayError as error:
                 if not is_away:
                     is_away = True
@@ -232,7 +232,7 @@ class ContainerUnit(Unit):
         await wait_for(self._inspect_now, seconds)
         self._inspect_now.clear()
 
-    async def _wait(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Wait until the container may have ended."""
         end = asyncio.ensure_future(self._wait_for_end())  # noqa: TID251 - awaited or cancelled below
         expedited = asyncio.ensure_future(self._inspect_now.wait())  # noqa: TID251 - cancelled below
@@ -249,20 +249,21 @@ class ContainerUnit(Unit):
         async with self.engine.streamed("POST", f"/containers/{self.id}/wait") as content:
             await content.readany()
 
-    def _is_over(self, inspected: dict[str, Any] | None) -> bool:
+    def _note_if_ended(self, inspected: dict[str, Any] | None) -> bool:
+        """Record the inspected state; return True if it shows that the container has ended."""
         if inspected is None:
-            self._has_ended("the container was removed by another program", None)
+            self._set_ended("the container was removed by another program", None)
             return True
         state = state_of(inspected)
         if state.is_running or state.is_restarting:
-            self._record(inspected)
+            self._record_inspection(inspected)
             if state.began and state.began != self._began:  # its address may be another one
-                self._has_ended("the container was restarted by another program", None)
+                self._set_ended("the container was restarted by another program", None)
             return self._ended.is_set()
-        self._has_ended(self._cause_in(state), state.exit_code)
+        self._set_ended(self._cause_in(state), state.exit_code)
         return True
 
-    def _has_ended(self, cause: str, exit_code: int | None) -> None:
+    def _set_ended(self, cause: str, exit_code: int | None) -> None:
         if not self._ended.is_set():
             self._cause, self._exit_code = cause, exit_code
             self._ended.set()
@@ -289,7 +290,7 @@ class ContainerUnit(Unit):
     async def exited(self) -> None:
         if self._running:
             await self._ended.wait()
-            await self._is_kept.wait()  # it is to be judged by the process that keeps it
+            await self._is_kept.wait()  # its end is reported by the process that keeps it
 
     async def cause(self) -> str:
         if self._cause:
@@ -323,7 +324,8 @@ class ContainerUnit(Unit):
     async def signal(self, name: str) -> str:
         """Send a signal; SIGSTOP and SIGCONT become the engine's pause and unpause, which apply to all processes.
 
-        One that a broken connection has cut is repeated for KILL_TIMEOUT_S: a program that does not wake is lost.
+        A pause or unpause that a broken connection has cut is repeated for KILL_TIMEOUT_S: a program that does not wake
+        is lost.
         """
         if self.is_foreign():
             return "it belongs to another process of the activator"
@@ -376,11 +378,12 @@ class ContainerUnit(Unit):
             if error.status not in (304, 404, 409):
                 log.warning("%s: it could not be stopped properly: %s", self.identity, error.message)
         else:
-            self._has_ended("", 0)  # the engine reports it; something else may start it again at this moment
+            self._set_ended("", 0)  # the engine reports it; something else may start it again at this moment
         finally:
             self._inspect_now.set()
 
     async def _try_inspect(self) -> dict[str, Any] | None:
+        """Return the inspected container; None if it is gone, or the call failed. Record whether the engine answers."""
         self._is_silent = False
         try:
             return await self.engine.inspect("containers", self.id, KILL_TIMEOUT_S)
@@ -404,9 +407,9 @@ class ContainerUnit(Unit):
     async def end_rest(self) -> None:
         pass  # the kernel ends all of a container with its first process
 
-    async def emptied(self, timeout_s: float) -> None:
+    async def until_empty(self, timeout_s: float) -> None:
         if not self.is_foreign():
-            await super().emptied(timeout_s)
+            await super().until_empty(timeout_s)
 
     async def end(self) -> None:
         if self.is_foreign():
@@ -440,8 +443,8 @@ class ContainerUnit(Unit):
     def is_foreign(self) -> bool:
         return self.handed is not None and not self.context.run.owns_handed and not self._ended.is_set()
 
-    async def _is_own(self, is_closing: Callable[[], bool]) -> bool:
-        """Wait until it is owned, also if it has ended; False if this process ends before that."""
+    async def _until_owned(self, is_closing: Callable[[], bool]) -> bool:
+        """Wait until this process owns the container, even if that has ended; False if this process closes before."""
         task = asyncio.current_task()
         while self.handed is not None and not self.context.run.owns_handed:
             if is_closing() or (task is not None and task.cancelling()):
@@ -459,7 +462,7 @@ class ContainerUnit(Unit):
     def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
         assert self._reader is not None, "it is settled"
         self._is_kept.clear()
-        since_s, positions = self._reader.hold()
+        since_s, positions = self._reader.suspend()
         container = HandedContainer(
             *(self.engine.path, self.id, self.claim, self._is_terminal, self._is_started, since_s, positions),
             *(self.is_borrowed, self._began),
@@ -476,7 +479,7 @@ class ContainerUnit(Unit):
             self._reader.resume()
 
     def detach(self) -> None:
-        self.output.leave()
+        self.output.drop_unfinished()
         for task in self._running:
             task.cancel()
         self._running, self._reader, self.id = [], None, ""

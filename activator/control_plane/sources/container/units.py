@@ -38,14 +38,14 @@ class _EngineParts:
         self._tasks = tasks
         self._sweeps: asyncio.Task[None] | None = None
         if not problem:
-            reaping.engine(path)
+            reaping.add_engine(path)
 
-    def sweep(self) -> None:
-        """Begin to remove leftovers."""
+    def start_sweeping(self) -> None:
+        """Start the task that removes leftover containers."""
         self._sweeps = self._tasks.start("containers", self.sweeper.run())
 
-    def leave(self) -> None:
-        """Remove no more leftovers."""
+    def stop_sweeping(self) -> None:
+        """Stop the task that removes leftover containers."""
         if self._sweeps is not None:
             self._sweeps.cancel()
 
@@ -61,7 +61,7 @@ class ContainerUnits(Units):
         self._settings = Containers()
         self._run = Run(reaping.mark, reaping.process)
         self._engines: dict[str, _EngineParts] = {}  # by path of the socket
-        self._handed: list[ContainerUnit] = []  # those that a former process hands over, until they are owned
+        self._handed: list[ContainerUnit] = []  # units that a former process hands over, until `take_ownership`
 
     def configure(self, settings: Containers) -> None:
         """Set the settings of the units that are made from now on."""
@@ -80,19 +80,19 @@ class ContainerUnits(Units):
         return self._parts_at(path, problem)
 
     def _parts_at(self, path: str, problem: str = "") -> _EngineParts:
-        """Return the engine whose socket has this path; with a problem, one that answers no call."""
+        """Return the parts of the engine at this path, made at the first call; with a problem, it answers no call."""
         parts = self._engines.get(path or problem)
         if parts is None:
             parts = self._engines[path or problem] = _EngineParts(path, problem, self._tasks, self._reaping, self._run)
             if self._run.owns_handed:  # else a former process may have containers that are not known here
-                parts.sweep()
+                parts.start_sweeping()
         return parts
 
     def sweeper_of(self, path: str) -> Sweeper:
         """Return the sweeper of the engine whose socket has this path."""
         return self._parts_at(path).sweeper
 
-    def known(self, revision: Revision) -> None:
+    def prepare(self, revision: Revision) -> None:
         if revision.container is not None:
             self._parts_of(revision.container.engine)  # begins to remove the leftovers of an earlier run
 
@@ -134,24 +134,24 @@ class ContainerUnits(Units):
             *(context, parts.images, parts.sweeper, pull_timeout_s, revision, identity, claim, gpus, on_line)
         )
 
-    def describe(self, programs: HandedPrograms) -> HandedPrograms:
+    def with_shared_state(self, programs: HandedPrograms) -> HandedPrograms:
         return replace(programs, reaper=self._run.reaper)
 
-    def use(self, programs: HandedPrograms) -> None:
+    def restore_shared(self, programs: HandedPrograms) -> None:
         self._run.owns_handed = False
         self._run.restore(programs.reaper)
 
-    def own(self, former: Iterable[int]) -> None:
+    def take_ownership(self, former: Iterable[int]) -> None:
         self._run.owns_handed = True
         for parts in self._engines.values():
-            parts.sweep()
+            parts.start_sweeping()
         handed, self._handed = self._handed, []
         for unit in handed:
-            unit.own()
+            unit.resume_output()
 
     def detach(self) -> None:
         for parts in self._engines.values():
-            parts.leave()
+            parts.stop_sweeping()
 
     def claim_of(self, revision: Revision) -> str:
         settings = revision.container
@@ -164,5 +164,5 @@ class ContainerUnits(Units):
 
     async def close(self) -> None:
         for parts in self._engines.values():
-            parts.leave()
+            parts.stop_sweeping()
             await parts.engine.close()

@@ -71,8 +71,8 @@ class ScalerFigures:
             if is_new:
                 self._wake(load.key)
 
-    def ask(self, key: str) -> bool:
-        """Keep figures of a revision from now on; return False if it does not exist."""
+    def begin_figures(self, key: str) -> bool:
+        """Keep figures of the revision from now on; return False if there is no such revision."""
         return self._figures_of(key) is not None
 
     def knows(self, key: str) -> bool:
@@ -98,7 +98,7 @@ class ScalerFigures:
             return 0.0
         return max(figures.windows.averages(metric, self._now()))
 
-    def waits(self, key: str) -> bool:
+    def has_queued(self, key: str) -> bool:
         """Return True if requests are queued."""
         figures = self._figures.get(key)
         return figures is not None and figures.queued > 0

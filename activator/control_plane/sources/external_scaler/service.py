@@ -113,7 +113,7 @@ class ExternalScaler:
         metric = metadata.get("metric") or METRIC_CONCURRENCY
         if metric not in SCALING_METRICS:
             raise _invalid(f"metric: found {metric!r}, expected {' or '.join(SCALING_METRICS)}")
-        if not self._figures.ask(key):
+        if not self._figures.begin_figures(key):
             advice = "set `revision` and `namespace` in the metadata of the trigger"
             raise RefusedCallError(grpc.StatusCode.NOT_FOUND, f"there is no revision {key}: {advice}")
         target = float(TARGET_RPS)
@@ -151,10 +151,10 @@ class ExternalScaler:
                 is_active = active_for_s > 0.0
                 if not self._figures.knows(key):
                     sent = None
-                elif is_active is not sent or self._figures.waits(key):
+                elif is_active is not sent or self._figures.has_queued(key):
                     sent = is_active
                     await call.write(IsActiveResponse(result=is_active).SerializeToString())
-                check_s = self._again_s if self._figures.waits(key) else STREAM_CHECK_S
+                check_s = self._again_s if self._figures.has_queued(key) else STREAM_CHECK_S
                 await wait_for(changed, min(active_for_s or check_s, check_s))
         finally:
             self._figures.unwatch(key, changed)

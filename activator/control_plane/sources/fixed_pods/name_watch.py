@@ -70,7 +70,7 @@ class NameWatch:
             self._expedited.set()
 
     def restore(self, targets: tuple[Target, ...]) -> None:
-        """Use an answer of before as the last one, if there has been none since."""
+        """Use an answer that a former process had, unless this one has got one itself."""
         if targets and not self.targets:
             self.targets = targets
             self._changed()
@@ -81,7 +81,7 @@ class NameWatch:
             async with self._permits:
                 answer = await self._resolve()
         except (ResolveError, NameGoneError) as error:
-            self._failed(begun_s, str(error), isinstance(error, NameGoneError))
+            self._record_failure(begun_s, str(error), isinstance(error, NameGoneError))
             return self._retry.next_s()
         self._retry.reset()
         if self.problem:
@@ -94,12 +94,12 @@ class NameWatch:
             self._changed()
         return answer.ttl_s
 
-    def _failed(self, begun_s: float, problem: str, is_gone: bool) -> None:
+    def _record_failure(self, begun_s: float, problem: str, is_gone: bool) -> None:
         if not self.problem:
             self.failing_since_s = begun_s
-        held_s = self._now() - self.failing_since_s
-        if is_gone and self.targets and held_s >= NAME_GONE_HOLD_S:
-            log.warning("%s: %s, for %.0f s: its pods are withdrawn", self.label, problem, held_s)
+        failing_s = self._now() - self.failing_since_s
+        if is_gone and self.targets and failing_s >= NAME_GONE_HOLD_S:
+            log.warning("%s: %s, for %.0f s: its pods are withdrawn", self.label, problem, failing_s)
             self.targets = ()
         elif problem != self.problem:
             kept = f"; its {len(self.targets)} addresses stay" if self.targets else ""

@@ -164,9 +164,11 @@ class PodsFile:
             is_first = self._applied is None
             self._applied = reading
             if reading.problem:
-                self._failed(reading.problem)
+                self._record_problem(reading.problem)
             elif self._wants_last_line and not reading.shows_end:
-                self._failed("the end marker `...` is missing, which the file had before: the file may be truncated")
+                self._record_problem(
+                    "the end marker `...` is missing, which the file had before: the file may be truncated"
+                )
             else:
                 self._wants_last_line = reading.has_last_line
                 self._accept(reading.entries, is_first)
@@ -185,7 +187,7 @@ class PodsFile:
         self.entries = entries
         self._changed()
 
-    def _failed(self, problem: str) -> None:
+    def _record_problem(self, problem: str) -> None:
         if not self.problem:
             self.failing_since_s = self._now()
         if problem != self.problem:

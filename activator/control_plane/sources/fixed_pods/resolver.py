@@ -152,6 +152,7 @@ class NameResolver:
         return [ip for ip in addresses if ":" not in ip] or addresses
 
     def _has_changed(self, path: str) -> bool:
+        """Return True if the file has changed since the last call."""
         try:
             status = os.stat(path)
             state = (status.st_ino, status.st_size, status.st_mtime_ns)

@@ -87,13 +87,13 @@ class FixedPods:
         self._former_until_s = 0.0
 
     def set_revision(self, key: str, revision: Revision) -> None:
-        """Add or replace a revision."""
+        """Add or replace a revision, and submit its pods."""
         parts = self._revisions.get(key)
         if parts is None:
             parts = self._revisions[key] = _Parts([], "")
         parts.fixed = revision.pods
         if parts.path != revision.pods_file:
-            self._end(parts, parts.path)
+            self._cancel_task(parts, parts.path)
             parts.path, parts.file = revision.pods_file, None
             if parts.path:
                 label = f"{key}: the pods_file {parts.path}"
@@ -107,7 +107,7 @@ class FixedPods:
         parts = self._revisions.pop(key, None)
         if parts is not None:
             for name in list(parts.tasks):
-                self._end(parts, name)
+                self._cancel_task(parts, name)
 
     def has_pods(self, key: str) -> bool:
         """Return True if the revision is configured with fixed pods."""
@@ -191,10 +191,10 @@ class FixedPods:
             address, weight = (entry, 1) if isinstance(entry, str) else (entry.address, entry.weight)
             return [(canonical(address), weight)]
         watch = parts.names.get(name)
-        own = 1 if isinstance(entry, str) else entry.weight
+        entry_weight = 1 if isinstance(entry, str) else entry.weight
         targets = () if watch is None else watch.targets
         return [
-            (join_address(target.ip, target.port or name.port), target.weight if not name.port else own)
+            (join_address(target.ip, target.port or name.port), target.weight if not name.port else entry_weight)
             for target in targets
         ]
 
@@ -212,10 +212,11 @@ class FixedPods:
         self._changed(key, new_pods)
 
     def _watch_names(self, key: str, parts: _Parts) -> None:
+        """Start and end watches, so that exactly the names of the entries are watched."""
         wanted = {name for entry in self._entries(parts) if (name := _name_of(entry)) is not None}
         for name in [known for known in parts.names if known not in wanted]:
             del parts.names[name]
-            self._end(parts, name)
+            self._cancel_task(parts, name)
         for name in wanted - parts.names.keys():
             query = f"{name.host}:{name.port}" if name.port else f"SRV {name.host}"
             ask = partial(self.resolver.addresses if name.port else self.resolver.services, name.host)
@@ -226,7 +227,7 @@ class FixedPods:
             parts.names[name] = watch
             parts.tasks[name] = self._tasks.keep_running("name", watch.step)
 
-    def _end(self, parts: _Parts, name: object) -> None:
+    def _cancel_task(self, parts: _Parts, name: object) -> None:
         task = parts.tasks.pop(name, None)
         if task is not None:
             task.cancel()

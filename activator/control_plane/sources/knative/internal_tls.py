@@ -38,7 +38,7 @@ _VERSION: Final = "1.3"
 
 
 class InternalTls:
-    """The state of system-internal TLS. `changed` is called when the authorities change; `address` is to be served."""
+    """The state of system-internal TLS. `changed` is called if authorities change; `address` is of its listener."""
 
     def __init__(self, address: str, changed: Callable[[], None], min_version: str = _VERSION) -> None:
         self._changed = changed
@@ -65,7 +65,7 @@ class InternalTls:
 
     # --- handlers of the Secret and of the ConfigMaps ---
 
-    def secret(self, data: Mapping[str, bytes]) -> None:
+    def set_secret(self, data: Mapping[str, bytes]) -> None:
         certificate, key = data.get("tls.crt", b""), data.get("tls.key", b"")
         problem = _problem_with_pair(certificate, key)
         if problem:
@@ -77,7 +77,7 @@ class InternalTls:
         self._authorities = _usable(f"Secret {SECRET}", data.get("ca.crt", b"").decode("latin-1"))
         self._authorities_changed()
 
-    def bundle(self, name: str, data: Mapping[str, str]) -> None:
+    def set_bundle(self, name: str, data: Mapping[str, str]) -> None:
         """Set the content of a ConfigMap with the label; empty: it was removed."""
         usable = "\n".join(_usable(f"ConfigMap {name}", pem) for pem in data.values())
         if usable.strip():
@@ -109,7 +109,7 @@ class SecretObjects:
         self._tls = tls
 
     def changed(self, old: Secret | None, new: Secret) -> None:
-        self._tls.secret(new.data)
+        self._tls.set_secret(new.data)
 
     def removed(self, old: Secret) -> None:
         log.warning("the Secret %s was deleted; its last content stays in use", SECRET)
@@ -128,10 +128,10 @@ class BundleObjects:
         self._tls = tls
 
     def changed(self, old: ConfigMap | None, new: ConfigMap) -> None:
-        self._tls.bundle(new.metadata.name, new.data)
+        self._tls.set_bundle(new.metadata.name, new.data)
 
     def removed(self, old: ConfigMap) -> None:
-        self._tls.bundle(old.metadata.name, {})
+        self._tls.set_bundle(old.metadata.name, {})
 
     def resync(self, new: ConfigMap) -> None:
         """Do nothing: `changed` has already been called with the current state."""

@@ -70,7 +70,7 @@ class KnownPods:
             if before is None:
                 self._by_address[after.address] = (*self.at(after.address), identity)
             self._backends[identity] = after
-            self._note_readiness(after)
+            self._record_readiness(after)
         doubted, self._doubted = self._doubted, {}
         return dict.fromkeys(backends) | doubted
 
@@ -89,7 +89,8 @@ class KnownPods:
         else:
             del self._by_address[backend.address]
 
-    def _note_readiness(self, backend: Backend) -> None:
+    def _record_readiness(self, backend: Backend) -> None:
+        """Record whether the pod is ready; count a flip if it was ready and is not any more."""
         flips = self._flips.get(backend.identity, 0)
         if self._was_ready.get(backend.identity, False) and not backend.ready and not backend.terminating:
             flips += 1

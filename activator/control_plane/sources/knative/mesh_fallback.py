@@ -2,7 +2,7 @@
 
 Rules
   1. In the mode `auto` the fallback requires all of this: Kubernetes reports ready pods; none of them has answered for
-     a probe timeout; no pod that is asked gives an answer that a mesh does not give (any status but 502 and 503); and
+     a probe timeout; no pod that is asked gives another status than 502 and 503, which only the pod itself would; and
      the Service's own address, asked at the same time, answers as queue-proxy. A program that has not started therefore
      does not count as a mesh.
   2. The fallback is not permanent: the pods are probed all the time, and from the first answer on requests go to pods
@@ -77,9 +77,9 @@ class StatusProber:
 class _Unanswered:
     """A revision with pods that are ready for Kubernetes and of which none answers."""
 
-    def __init__(self, key: str, is_known: bool) -> None:
+    def __init__(self, key: str, is_behind_mesh: bool) -> None:
         self.key = key
-        self.is_known = is_known  # behind a mesh; if not, the Service is asked only after `patience_s`
+        self.is_behind_mesh = is_behind_mesh  # behind a mesh; if not, the Service is asked only after `patience_s`
         self.asked = 0  # how often the Service has been asked
 
 
@@ -114,7 +114,7 @@ class MeshFallback:
         self.has_work.clear()
         for key in list(islice(self._changed, MESH_REVISIONS_PER_TURN)):
             del self._changed[key]
-            self._check(key)
+            self._plan_or_forget(key)
         now_s = self._now()
         for _ in range(MESH_REVISIONS_PER_TURN):
             due = self._later.pop(now_s)
@@ -129,25 +129,26 @@ class MeshFallback:
 
     # --- within ---
 
-    def _check(self, key: str) -> None:
+    def _plan_or_forget(self, key: str) -> None:
+        """Plan to ask the revision's Service, or forget the revision if that is not needed."""
         backends = self._source.revisions.get(key)
-        if backends is None or not self._wants_service(backends):
+        if backends is None or not self._must_ask_service(backends):
             self._forget(key)
             return
-        is_known = backends.by_service or self._source.settings.mesh_mode == MESH_ENABLED
+        is_behind_mesh = backends.by_service or self._source.settings.mesh_mode == MESH_ENABLED
         former = self._unanswered.get(key)
-        if former is None or former.is_known != is_known:
+        if former is None or former.is_behind_mesh != is_behind_mesh:
             self._forget(key)
-            self._unanswered[key] = _Unanswered(key, is_known)
-            self._later.plan(key, self._now() + (0.0 if is_known else self._patience_s))
+            self._unanswered[key] = _Unanswered(key, is_behind_mesh)
+            self._later.plan(key, self._now() + (0.0 if is_behind_mesh else self._patience_s))
 
     def _forget(self, key: str) -> None:
         self._unanswered.pop(key, None)
         self._later.cancel(key)
         self._due.cancel(key)
 
-    def _wants_service(self, backends: RevisionBackends) -> bool:
-        """Return True if the Service must be asked; ends a fallback that no longer applies."""
+    def _must_ask_service(self, backends: RevisionBackends) -> bool:
+        """End a fallback that no longer applies; return True if the Service must be asked."""
         settings = self._source.settings
         if settings.mesh_mode == MESH_ENABLED:
             return backends.ready_pods > 0 and not backends.service_answers()
@@ -189,14 +190,14 @@ class MeshFallback:
     async def _only_service_answers(self, backends: RevisionBackends, address: str, unanswered: _Unanswered) -> bool:
         """Return True if the Service answers and no pod shows that it could be reached itself."""
         pods: list[str] = []
-        if not unanswered.is_known:
+        if not unanswered.is_behind_mesh:
             pods = list(islice(backends.ready_addresses(), MESH_PODS_ASKED_MAX))
         service, *others = await asyncio.gather(*(self._probe(asked) for asked in (address, *pods)))
         return service == _QUEUE_PROXY and all(status in _MESH_STATUSES for status, _ in others)
 
     def _use_service(self, backends: RevisionBackends, address: str) -> None:
         """Send the requests to the Service, which has answered at this address, if they still need it."""
-        if not self._wants_service(backends) or backends.cluster_address() != address:
+        if not self._must_ask_service(backends) or backends.cluster_address() != address:
             return
         if self._source.settings.mesh_mode == MESH_AUTO and not backends.by_service:
             self.fallbacks_total += 1

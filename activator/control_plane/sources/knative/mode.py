@@ -71,9 +71,9 @@ _TLS_PORT: Final = 8112
 class KnativeMode(ClusterMode):
     """The source of the mode `knative`.
 
-    `submit` takes changes for the state worker. `expedite` has a revision's pods probed at once. `settled` is called
-    with new settings. `serve_tls` opens a listener, and is called again when its certificate changes. `panicked` is as
-    for the source.
+    `submit` takes changes for the state worker. `expedite` has a revision's pods probed at once. `on_settings` receives
+    new settings. `serve_tls` opens a listener, and is called again when its certificate changes. `panicked` is as for
+    the source.
     """
 
     pod_label = REVISION_LABEL
@@ -88,7 +88,7 @@ class KnativeMode(ClusterMode):
         rng: Rng,
         tasks: TaskGroupOwner,
         controllers: Controllers,
-        settled: Callable[[ClusterSettings], None],
+        on_settings: Callable[[ClusterSettings], None],
         serve_tls: Callable[[Listener], None],
         panicked: Callable[[str, object, object, float], float],
     ) -> None:
@@ -98,7 +98,7 @@ class KnativeMode(ClusterMode):
         self._shares = kubernetes.sharing == SHARING_KNATIVE
         self._expedite = expedite
         self._host = _host_of(config)
-        self._on_settled = settled
+        self._on_settings = on_settings
         self._serve_tls = serve_tls
         self.tls: InternalTls | None = None
         self._tls_at_start = False  # on in the first list of settings: all pods are connected to over TLS
@@ -132,7 +132,7 @@ class KnativeMode(ClusterMode):
         self.fallback = MeshFallback(
             self.source, now, self._prober.probe, environment.probe_timeout_s, self._tasks.start
         )
-        self.stream = AutoscalerStream(url, environment.pod_name, self._autoscaler_back, now, rng, tasks.on_error)
+        self.stream = AutoscalerStream(url, environment.pod_name, self._report_current_loads, now, rng, tasks.on_error)
         self.reporter = ConcurrencyReporter(now, self.stream.send)
         self.scale_fallback = ScaleFallback(
             self.client,
@@ -143,7 +143,7 @@ class KnativeMode(ClusterMode):
             controllers,
         )
 
-        self.client.outage.on_end(self.scale_fallback.wake)
+        self.client.outage.on_end(self.scale_fallback.allow_attempts)
 
     # --- life ---
 
@@ -184,7 +184,7 @@ class KnativeMode(ClusterMode):
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:
         """Return True if the reflector is synced, or refused while the other of EndpointSlices and Endpoints is synced.
 
-        True for the objects of TLS that is switched on while serving: pods are reached without TLS until they arrive.
+        Also True for objects of TLS that is switched on while serving: until they arrive, pods are reached without TLS.
         Knative's own role has no right to EndpointSlices, and newer clusters may have no Endpoints.
         """
         if reflector.synced or reflector in self._tls_reflectors:
@@ -197,7 +197,7 @@ class KnativeMode(ClusterMode):
     # --- from the control plane ---
 
     def receive_load(self, load: Load) -> None:
-        """Handle the present load of a revision."""
+        """Report a load to the autoscaler; while requests wait or are refused, have pods probed and compared sooner."""
         self.reporter.load(load)
         if self.source.is_failing(load.key):
             self._expedite(load.key)  # requests arrive, although they are refused
@@ -223,16 +223,16 @@ class KnativeMode(ClusterMode):
 
     # --- from the source (`KnativeListener`) ---
 
-    def worked_out(self, key: str) -> None:
+    def pass_done(self, key: str) -> None:
         self.fallback.mark_changed(key)
 
-    def settled(self, settings: ClusterSettings) -> None:
+    def settings_changed(self, settings: ClusterSettings) -> None:
         if settings.internal_tls and self.tls is None:
             self._begin_tls()
-        self._on_settled(settings)
+        self._on_settings(settings)
 
     def _begin_tls(self) -> None:
-        """Connect to pods over TLS, from now on or from the first authority on. It is permanent: others rely on it."""
+        """Connect to pods over TLS, from now on or from the first authority on, and never without it again."""
         self._tls_at_start = self._settings is None or not self._settings.synced
         if not self._tls_at_start:
             log.info("system-internal-tls: pods are reached without TLS until there is an authority in %s", AUTHORITIES)
@@ -257,7 +257,7 @@ class KnativeMode(ClusterMode):
         tls = self.tls
         return tls.of(namespace) if tls is not None and (self._tls_at_start or tls.had_authority) else None
 
-    def _autoscaler_back(self) -> None:
+    def _report_current_loads(self) -> None:
         self.reporter.connected()
 
     def _start_checks(self) -> None:
@@ -274,7 +274,7 @@ class KnativeMode(ClusterMode):
             await pause(0.0)
 
     def _check_autoscaler(self) -> None:
-        self.scale_fallback.check(list(self._awaited))
+        self.scale_fallback.start_attempts(list(self._awaited))
 
 
 def _host_of(config: Config) -> str:

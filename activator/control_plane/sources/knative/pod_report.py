@@ -53,11 +53,11 @@ class PodReport:
         self._submitted: dict[str, ObservedPod] | None = None  # by identity; None: not known
 
     def forget(self) -> None:
-        """Submit everything again: some changes were lost."""
+        """Have everything submitted again: some changes were lost."""
         self._submitted = None
 
     def full_list(self, cluster: list[ObservedPod], context: ReportContext) -> list[Change]:
-        """Return the change with all pods as a list; empty if nothing differs."""
+        """Return the change with all pods as a list, and record it as submitted; empty if nothing differs."""
         pods = list(cluster)
         if context.mode != MESH_ENABLED:
             pods += [self._observed(pod, context) for pod in self._pods.all()]
@@ -68,7 +68,7 @@ class PodReport:
         return [PodsListed(self._key, SOURCE, tuple(pods))]
 
     def differences(self, touched: Iterable[str], cluster: list[ObservedPod], context: ReportContext) -> list[Change]:
-        """Return the changes of these pods, and of the Service in their place."""
+        """Return the changes of these pods, and of the Service in their place; record them as submitted."""
         submitted = self._submitted
         assert submitted is not None, "all pods have been submitted"
         removed: list[Change] = []
@@ -87,8 +87,8 @@ class PodReport:
             if pod != before:
                 submitted[pod.identity] = pod
                 # A pod that has moved keeps the order of the others: another pod may get its address.
-                is_left = before is not None and pod.limit == 0 and pod.address == before.address
-                (not_ours if is_left else others).append(pod)
+                is_no_longer_ours = before is not None and pod.limit == 0 and pod.address == before.address
+                (not_ours if is_no_longer_ours else others).append(pod)
         return removed + not_ours + others
 
     def _observed(self, pod: Backend, context: ReportContext) -> ObservedPod:

@@ -12,7 +12,7 @@ Rules
   5. While none of its pods answers, a revision whose conditions show that it cannot start (conditions.py) refuses its
      requests with the cause. They are still reported to the autoscaler, so the start is tried again.
   6. Objects with the UID of a removed revision belong to that one, not to its successor of the same name: until they
-     are collected, its pods run, answer and are ready, and they are another program.
+     are collected, the pods of the removed revision may be ready and answer, but run another program.
   7. The cost of an event depends on its subject, not on the number of the revision's pods. For an EndpointSlice these
      are its changed pods (service_backends.py); for a pod that answers, that pod and the pods whose share it changes
      (shared_pods.py). Differences are submitted pod by pod. All pods are read, and submitted as a list, if the context
@@ -43,7 +43,7 @@ from activator.control_plane.sources.knative.pod_report import (
     PodReport,
     ReportContext,
 )
-from activator.control_plane.sources.knative.revision_specs import protocol_of, trusts_queue_proxy
+from activator.control_plane.sources.knative.revision_specs import port_name_of, trusts_queue_proxy
 from activator.control_plane.sources.knative.service_backends import REVISION_UID_LABEL, ServiceBackends, belongs_to
 from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.control_plane.sources.pod_answers import PodAnswers, cluster_pod
@@ -68,7 +68,7 @@ class RevisionBackends:
         # No pod could be reached the last time: requests go to the Service, once it has answered.
         self.by_service = False
         self.answered_address = ""  # the Service's address at which it has answered
-        self.activators = 0
+        self.activators = 0  # the number of activators in front of the revision, as last known
         self.index = sharing.UNKNOWN
         self.due_s = NEVER  # when to run again without an event
         self.failing = False  # its conditions show that it cannot start; until the first pod answers
@@ -88,7 +88,7 @@ class RevisionBackends:
 
     @property
     def port_name(self) -> str:
-        return "http" if self.revision is None else protocol_of(self.revision)
+        return "http" if self.revision is None else port_name_of(self.revision)
 
     @property
     def leaves_out(self) -> bool:
@@ -119,10 +119,10 @@ class RevisionBackends:
         """Record that any of the pods may have begun or ceased to answer."""
         self._context = None
 
-    def changes(
+    def take_changes(
         self, make: Callable[[Revision], RevisionSpec], mode: str, answers: PodAnswers, now_s: float
     ) -> list[Change]:
-        """Return the changes to submit."""
+        """Return the changes to submit, and record them as submitted."""
         self.due_s = NEVER
         revision = self.revision
         if revision is None:
@@ -133,13 +133,13 @@ class RevisionBackends:
         if spec != self._spec:
             self._spec = spec
             changes.append(RevisionSet(spec))
-        touched = self._read(spec, before)
-        failure = self._start_failure(revision, answers.has_answer(self.key), now_s)
+        touched = self._read_endpoints(spec, before)
+        failure = self._update_failure(revision, answers.has_answer(self.key), now_s)
         if failure != self._failure:
             self._failure = failure
             changes.append(RevisionFailed(self.key, failure) if failure else RevisionRecovered(self.key))
-        share = self._share(spec, now_s)
-        service = self._service(mode)
+        share = self._share_kind(spec, now_s)
+        service = self._service_in_place(mode)
         context = ReportContext(
             self.port_name,
             spec.connection.tls is not None,
@@ -164,7 +164,7 @@ class RevisionBackends:
         return changes
 
     def forget_submitted(self) -> None:
-        """Submit everything again: some changes were lost."""
+        """Have everything submitted again: some changes were lost."""
         self._spec = None
         self._context = None
         self._report.forget()
@@ -177,7 +177,7 @@ class RevisionBackends:
         self._pods.events_lost([*of_slices(slices, self.port_name), *of_endpoints(endpoints, self.port_name)])
 
     def removed(self) -> None:
-        """Handle the removal of the revision; its remaining objects must not count as its successor's."""
+        """Forget the revision, which was removed; its remaining objects must not count as its successor's."""
         remaining = [*self.private.objects(), *self.public.objects()]
         carried = {item.metadata.labels.get(REVISION_UID_LABEL, "") for item in (*remaining, *self.services.values())}
         self._former &= carried
@@ -218,7 +218,7 @@ class RevisionBackends:
 
     # --- within ---
 
-    def _read(self, spec: RevisionSpec, before: ReportContext | None) -> dict[str, None]:
+    def _read_endpoints(self, spec: RevisionSpec, before: ReportContext | None) -> dict[str, None]:
         """Read the endpoints; return the pods that may have changed, sorted by address."""
         port_name, with_tls = self.port_name, spec.connection.tls is not None
         if before is None or (before.port_name, before.with_tls) != (port_name, with_tls):
@@ -238,8 +238,8 @@ class RevisionBackends:
                 self.activators, self.index = activators, index
         return touched
 
-    def _start_failure(self, revision: Revision, is_up: bool, now_s: float) -> str:
-        """Return the cause in one line; empty if the revision can start or may."""
+    def _update_failure(self, revision: Revision, is_up: bool, now_s: float) -> str:
+        """Record whether the conditions show a failure; return its cause in one line, empty if a start is possible."""
         failure = failure_of(revision)
         self.failing = failure is not None
         exits = failure is not None and not failure.is_certain and not is_up and len(self._pods) > 0
@@ -254,8 +254,8 @@ class RevisionBackends:
             log.warning("%s: %s; its requests are refused until a pod answers: %s", self.key, *failure[:2])
         return failure.cause
 
-    def _share(self, spec: RevisionSpec, now_s: float) -> str:
-        """Return the pods of which this activator has a share."""
+    def _share_kind(self, spec: RevisionSpec, now_s: float) -> str:
+        """Return the pods of which this activator has a share; without an index it is alone after SHARE_PATIENCE_S."""
         if not self._shares or spec.container_concurrency == 0:
             return EVERY
         if self.index != sharing.UNKNOWN:
@@ -266,7 +266,7 @@ class RevisionBackends:
         return EVERY if self._is_alone else NONE
 
     def _share_out(self, touched: dict[str, None], proven: AbstractSet[str], now_s: float) -> None:
-        """Add the pods whose share has changed to `touched`."""
+        """Share out the changed pods; add all pods whose share has changed to `touched`."""
         changed = {identity: self._address_to_share(identity) for identity in touched}
         changed.update({identity: self._address_to_share(identity) for identity in self._changed_answers})
         for address in self._shared.update(changed, proven, now_s, self.index, self.activators):
@@ -282,7 +282,7 @@ class RevisionBackends:
         backend = self._pods.get(identity)
         return None if backend is None or backend.terminating else backend.address
 
-    def _service(self, mode: str) -> str:
+    def _service_in_place(self, mode: str) -> str:
         """Return the Service's address if it replaces the pods; empty: pods are reached directly."""
         if (not self.by_service and mode != MESH_ENABLED) or not self.ready_pods or not self.service_answers():
             return ""

@@ -2,7 +2,7 @@
 
 Rules
   1. What the Revision does not set has Knative's default, not ours.
-  2. All times count from a request's arrival, as in Knative; so does the wait for a pod, which each of them bounds.
+  2. All times count from a request's arrival, as in Knative. Each of them also bounds the wait for a pod.
   3. A value that cannot be parsed is treated as absent: Knative's webhook has accepted the Revision, and a mistake in
      an annotation must not keep it from serving.
 
@@ -52,7 +52,7 @@ _DEFAULT_PORT: Final = 8080  # the $PORT that Knative sets for a program that na
 _TIMEOUT_S: Final = 300.0  # config-defaults' revision-timeout-seconds
 
 
-def protocol_of(revision: Revision) -> str:
+def port_name_of(revision: Revision) -> str:
     """Return the name of the port that requests go to: HTTP2 if the program's first port is named h2c."""
     container = _serving_container(revision)
     ports = [] if container is None else container.ports or []
@@ -60,7 +60,7 @@ def protocol_of(revision: Revision) -> str:
 
 
 def _pod_protocol(revision: Revision, tls: PodTls | None) -> str:
-    if protocol_of(revision) != HTTP2:
+    if port_name_of(revision) != HTTP2:
         return "h1"
     return "h2c" if tls is None else "h2"
 

@@ -4,8 +4,7 @@ Rules
   1. Pods come from its EndpointSlices if there are any, otherwise from its Endpoints (backends.py). An Endpoints object
      is read as a whole, because it has all pods.
   2. Objects with the UID of a removed revision are left out: they belong to it (revision_backends.py).
-  3. The first read is of the whole Service, and so is a read after a change of the port's name or of the removed
-     revisions.
+  3. The whole Service is read at first, and after a change of the port's name or of the removed revisions.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class ServiceBackends:
         return {**removed, **_differences(before, self._endpoint_pods)}
 
     def forget_read(self) -> None:
-        """Require a read of the whole Service before the next one."""
+        """Require that the next read is of the whole Service."""
         self._index, self._changed, self._endpoint_pods = None, {}, {}
 
     # --- within ---

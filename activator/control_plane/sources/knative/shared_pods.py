@@ -70,7 +70,7 @@ class SharedPods:
         for identity, address in pods.items():
             self._update_pod(identity, address, identity in proven, now_s)
         self._leave_out_silent(now_s)
-        return self._share.settle(index, activators)
+        return self._share.move_block(index, activators)
 
     # --- within ---
 
@@ -133,7 +133,7 @@ class _Share:
     def __init__(self) -> None:
         self._pods: dict[str, int] = {}  # how many pods, by address
         self._sorted: list[str] = []
-        self._changed: dict[str, None] = {}  # addresses since the last `settle`
+        self._changed: dict[str, None] = {}  # addresses since the last `move_block`
         # This activator's addresses: the first and last of its block, and one after all blocks. Empty: none.
         self._ends = ("", "", "")
 
@@ -154,8 +154,8 @@ class _Share:
             del self._pods[address]
         self._changed[address] = None
 
-    def settle(self, index: int, activators: int) -> set[str]:
-        """Return the addresses that may have become, or ceased to be, this activator's."""
+    def move_block(self, index: int, activators: int) -> set[str]:
+        """Move this activator's block; return the addresses that may have become, or ceased to be, in it."""
         doubtful = set(self._changed)
         self._sort()
         addresses, before = self._sorted, self._ends

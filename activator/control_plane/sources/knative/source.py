@@ -63,10 +63,10 @@ _UNPROVEN: Final = frozenset({PENDING, NOT_READY})  # states of pods that do not
 class KnativeListener(Protocol):
     """Receives what the source reports beside its changes."""
 
-    def settled(self, settings: ClusterSettings) -> None:
+    def settings_changed(self, settings: ClusterSettings) -> None:
         """Handle new settings of the cluster."""
 
-    def worked_out(self, key: str) -> None:
+    def pass_done(self, key: str) -> None:
         """Handle a pass of the revision, whose state may have changed."""
 
     def tls_of(self, namespace: str) -> PodTls | None:
@@ -105,16 +105,16 @@ class KnativeSource:
         self.answers = PodAnswers(self._answers_changed)
         self.revisions: dict[str, RevisionBackends] = {}
         self._maps: dict[str, Mapping[str, str]] = {}  # ConfigMaps by name
-        self.passes = ReconcileQueue(self._work_out, self._failed, defer, later, controllers)
-        self.revision_objects = RevisionObjects(partial(self.of, controller=_REVISION), self.revision_gone)
-        self.slice_objects = SliceObjects(self.of, self.forget_if_empty)
-        self.endpoints_objects = EndpointsObjects(self.of, self.forget_if_empty)
-        self.service_objects = ServiceObjects(self.of, self.forget_if_empty)
-        self.config_objects = ConfigObjects(self.configured)
+        self.passes = ReconcileQueue(self._run_pass, self._record_failed_pass, defer, later, controllers)
+        self.revision_objects = RevisionObjects(partial(self.get_and_mark, controller=_REVISION), self.revision_gone)
+        self.slice_objects = SliceObjects(self.get_and_mark, self.forget_if_empty)
+        self.endpoints_objects = EndpointsObjects(self.get_and_mark, self.forget_if_empty)
+        self.service_objects = ServiceObjects(self.get_and_mark, self.forget_if_empty)
+        self.config_objects = ConfigObjects(self.set_config_map)
 
     # --- called by handlers ---
 
-    def of(self, key: str, controller: str = _ENDPOINTS) -> RevisionBackends:
+    def get_and_mark(self, key: str, controller: str = _ENDPOINTS) -> RevisionBackends:
         """Return the revision's state, created if necessary, and mark it for this controller."""
         backends = self.revisions.get(key)
         if backends is None:
@@ -140,7 +140,7 @@ class KnativeSource:
         return self.passes.is_behind()
 
     def relist(self, key: str) -> None:
-        """Submit everything of this revision again: changes of it were lost."""
+        """Have everything of this revision submitted again: changes of it were lost."""
         backends = self.revisions.get(key)
         if backends is None or backends.revision is None:
             self._submit(RevisionGone(key))
@@ -152,24 +152,24 @@ class KnativeSource:
         backends = self.revisions.get(key)
         if backends is not None:
             backends.removed()
-        self.passes.forget(key)
+        self.passes.cancel_later_pass(key)
         self._submit(RevisionGone(key))
         self.forget_if_empty(key)
-        self._listener.worked_out(key)
+        self._listener.pass_done(key)
 
     def forget_if_empty(self, key: str) -> None:
         """Drop the revision's state if nothing of it is left."""
         backends = self.revisions.get(key)
         if backends is not None and backends.is_empty():
             del self.revisions[key]
-            self.passes.forget(key)
+            self.passes.cancel_later_pass(key)
 
-    def configured(self, name: str, data: Mapping[str, str]) -> None:
+    def set_config_map(self, name: str, data: Mapping[str, str]) -> None:
         """Apply the content of a ConfigMap."""
         self._maps[name] = data
-        self.configure()
+        self._read_settings()
 
-    def configure(self) -> None:
+    def _read_settings(self) -> None:
         """Read all settings again."""
         environment, maps, warn = self._environment, self._maps, log.warning
         settings = self.settings
@@ -179,11 +179,11 @@ class KnativeSource:
         settings = cluster_settings.read_logging(settings, maps.get(environment.logging_config, {}), warn)
         if settings != self.settings:
             self.settings = settings
-            self._listener.settled(settings)
+            self._listener.settings_changed(settings)
             self.mark_all()
 
     def applied(self, effect: Effect) -> None:
-        """Handle an effect: the model has changed."""
+        """Record an effect, which has changed the model; mark the revision if that may change its shares."""
         self.answers.applied(effect)
         backends = self.revisions.get(effect.key) if self._shares else None
         if backends is None:
@@ -207,32 +207,32 @@ class KnativeSource:
 
     # --- changes ---
 
-    def _work_out(self, key: str) -> float:
-        """Submit the revision's changes; return when it is due again without an event."""
+    def _run_pass(self, key: str) -> float:
+        """Submit the revision's changes; return when the next pass is due without an event."""
         backends = self.revisions.get(key)
         if backends is None:
             return NEVER
         mode, now_s = self.settings.mesh_mode, self._controllers.now()
-        for change in backends.changes(self._make, mode, self.answers, now_s):
+        for change in backends.take_changes(self._make, mode, self.answers, now_s):
             self._submit(change)
-        self._listener.worked_out(key)
+        self._listener.pass_done(key)
         return backends.due_s
 
-    def _failed(self, key: str, error: Exception) -> float:
+    def _record_failed_pass(self, key: str, error: Exception) -> float:
         backends = self.revisions.get(key)
         if backends is not None:
             backends.forget_submitted()  # some changes may have been made and not submitted
         backoff_s = self._panicked(key, "what the cluster says of it", error, self._controllers.now())
         log.error("%s: the pass failed; next attempt in %.1f s", key, backoff_s, exc_info=error)
-        self._listener.worked_out(key)
+        self._listener.pass_done(key)
         return backoff_s
 
     def _answers_changed(self, key: str) -> None:
-        """Handle that the first pod of a revision answers, or that none does any longer."""
+        """Mark a revision whose first pod answers, or whose last one no longer does, if its changes depend on that."""
         backends = self.revisions.get(key)
         if backends is not None and (self._shares or backends.failing):
             self.mark(key)
-        self._listener.worked_out(key)
+        self._listener.pass_done(key)
 
     def _make(self, revision: Revision) -> RevisionSpec:
         return self._maker.make(revision, self.settings, self._listener.tls_of(revision.metadata.namespace))

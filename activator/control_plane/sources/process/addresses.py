@@ -40,7 +40,7 @@ log = logging.getLogger("activator.process")
 
 
 class ProgramAddress:
-    """The address of one process: a port or the path of a Unix socket. `is_chosen`: it, or its range, is configured."""
+    """The address of one process: a port or the path of a Unix socket. `is_chosen`: as configured, or from a range."""
 
     def __init__(self, port: int = 0, path: str = "", is_chosen: bool = False) -> None:
         self.port = port
@@ -51,7 +51,7 @@ class ProgramAddress:
 
     @property
     def address(self) -> str:
-        """The address at which it listens: ::1 if it listens only there, as where `localhost` is ::1 first."""
+        """The address at which it listens; ::1 if it listens only there, because `localhost` means ::1 first."""
         if self.path:
             return f"{UNIX}{self.path}"
         port = self.port
@@ -72,7 +72,7 @@ class ProgramAddress:
         """Return True if a program listens on the address."""
         return listens(self.first_address) if self.path else is_taken(self.port)
 
-    def clear(self) -> None:
+    def remove_stale_socket(self) -> None:
         """Remove the socket file that an earlier copy has left. Raises OSError or StartError."""
         if self.path and self.is_chosen:
             take_over(self.path)
@@ -111,13 +111,13 @@ class AddressAllocator:
         self._search_from: dict[int, int] = {}  # first port of a range → where its next search begins
         self._folder = ""
 
-    def take(self, settings: Process, number: int) -> ProgramAddress | None:
+    def reserve(self, settings: Process, number: int) -> ProgramAddress | None:
         """Reserve an address; None if another process has to end first. `number`: unique to the process."""
         if settings.wants_socket():
             reserved = ProgramAddress(is_chosen=True)
             try:
                 reserved.path = socket_of(settings, self._environ)
-                return reserved if reserved.path else ProgramAddress(path=self._path(number))
+                return reserved if reserved.path else ProgramAddress(path=self._new_socket_path(number))
             except ConfigError as error:
                 reserved.problem = error.problems[0]
             except OSError as error:
@@ -130,8 +130,8 @@ class AddressAllocator:
             return ProgramAddress(ports[0], is_chosen=True)
         return self._take_from_range(ports)
 
-    def hand_over(self) -> None:
-        """Leave the common folder to the next process of the activator."""
+    def leave_folder(self) -> None:
+        """Leave the common folder to the next process of the activator: `close` does not remove it."""
         self._folder = ""
 
     @property
@@ -139,18 +139,18 @@ class AddressAllocator:
         """The common folder of the Unix sockets; empty if there is none."""
         return self._folder
 
-    def use(self, folder: str) -> None:
+    def use_folder(self, folder: str) -> None:
         """Use the common folder of a former process of the activator."""
         self._folder = folder
 
-    def occupied(self, port: int, path: str, is_chosen: bool) -> ProgramAddress:
-        """Return the address of a program that was handed over, and has it already."""
+    def adopt(self, port: int, path: str, is_chosen: bool) -> ProgramAddress:
+        """Register and return the address that a program has already, which was handed over."""
         if port:
             self._used.add(port)
         return ProgramAddress(port, path, is_chosen)
 
-    def give_back(self, released: ProgramAddress) -> None:
-        if not released.taken:  # those are other programs' ports, or another process's by now
+    def release(self, released: ProgramAddress) -> None:
+        if not released.taken:  # else the port is another program's, or another process has it by now
             self._used.discard(released.port)
 
     async def remove_folder(self, released: ProgramAddress) -> None:
@@ -175,7 +175,7 @@ class AddressAllocator:
                 return port
 
     def _take_from_range(self, ports: range) -> ProgramAddress | None:
-        """Reserve a free port of the range; None if one is free once a program of the activator has ended."""
+        """Reserve a free port of the range; None if a program of the activator has to end before one is free."""
         ours = [port for port in ports if port in self._used]
         first = self._search_from.get(ports[0], ports[0])
         for port in [*(other for other in ports if other >= first), *(other for other in ports if other < first)]:
@@ -196,17 +196,18 @@ class AddressAllocator:
         busy.taken = tuple(ports)
         return busy
 
-    def _path(self, number: int) -> str:
+    def _new_socket_path(self, number: int) -> str:
+        """Return the path of a new Unix socket; create the common folder if there is none. Raises OSError."""
         if not self._folder:
-            self._folder = tempfile.mkdtemp(prefix="activator-", dir=self._base())
+            self._folder = tempfile.mkdtemp(prefix="activator-", dir=self._base_folder())
             os.chmod(self._folder, 0o711)  # a program of another user has to reach its own folder in it
-            self._reaping.folder(self._folder)
+            self._reaping.add_folder(self._folder)
         path = os.path.join(self._folder, str(number), "socket")
         if len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX:
             raise OSError(errno.ENAMETOOLONG, "the path is too long: set TMPDIR to a shorter folder", path)
         return path
 
-    def _base(self) -> str:
+    def _base_folder(self) -> str:
         """Return the folder of the service, the runtime folder of the user, or the one for temporary files."""
         service = self._environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         user = self._environ.get("XDG_RUNTIME_DIR", "") if os.geteuid() != 0 else ""  # only that user can enter it
@@ -217,7 +218,7 @@ class AddressAllocator:
 
 
 def holders(ports: tuple[int, ...]) -> str:
-    """Name the programs that have these ports, as far as /proc shows them."""
+    """Return which programs have these ports, for an error text, as far as /proc shows them."""
     named = [f"{port} by {holder(port)}" for port in ports[:HOLDERS_NAMED_MAX]]
     rest = len(ports) - len(named)
     return ", ".join(named) + (f" and {rest} more" if rest else "")

@@ -4,10 +4,10 @@ Rules
   1. A program is asked over HTTP, at the path that its revision configures, every `interval` while it is ready and the
      revision has no request. A revision with requests is active anyway, and a program without a free slot could not
      answer.
-  2. A request may leave background work behind. From a request on the revision counts as busy until its programs have
+  2. A request may leave background work behind. After a request the revision counts as busy until its programs have
      been asked after the last request; they are asked as soon as it has ended.
   3. The answer is the word `busy` or `idle`, or JSON of which one field counts: a flag, a number, a list of jobs, or
-     the time of the last activity (`judge`).
+     the time of the last activity (`parse_answer`).
   4. A missing or malformed answer changes nothing for SILENT_MAX times; then the program counts as idle, and one line
      is logged. A program that hangs must not run without end.
 """
@@ -51,8 +51,8 @@ class _Watched:
 
     def __init__(self, busy: Busy) -> None:
         self.busy = busy
-        self.due_s = 0.0
-        self.is_asking = False
+        self.due_s = 0.0  # time of the next query
+        self.is_asking = False  # a query is under way
         self.count = 0  # programs that are busy
         self.requests_total = 0
         self.requested = 0  # how often a report of the load has shown requests
@@ -102,7 +102,7 @@ class BusyWatch:
             self._changed(key, 0)
 
     def load(self, load: Load) -> None:
-        """Note the load of a revision."""
+        """Record the load of a revision: a request makes it count as busy until its programs have been asked."""
         watched = self._watched.get(load.key)
         if watched is None:
             return
@@ -183,10 +183,10 @@ async def ask(address: str, path: str, field: str, timeout_s: float) -> BusyAnsw
         return BusyAnswer(problem=reply.problem)
     if reply.status != 200:
         return BusyAnswer(problem=f"the answer is {reply.status}")
-    return judge(reply.body, field)
+    return parse_answer(reply.body, field)
 
 
-def judge(body: bytes, field: str) -> BusyAnswer:
+def parse_answer(body: bytes, field: str) -> BusyAnswer:
     """Parse an answer. `field`: a name, or names with dots between them, in each element of a list."""
     try:
         text = body.decode("utf-8").strip()

@@ -61,7 +61,7 @@ class Cgroups:
 
     CONTROLLER: ClassVar[str] = "memory"
     LIMIT: ClassVar[str] = "memory.max"
-    MORE: ClassVar[dict[str, str]] = {"memory.oom.group": "1"}
+    MORE: ClassVar[dict[str, str]] = {"memory.oom.group": "1"}  # further files of the cgroup and their content
     EVENTS: ClassVar[str] = "memory.events"
 
     def __init__(self, proc: str = "/proc") -> None:
@@ -77,15 +77,15 @@ class Cgroups:
         """The path of the cgroup below which the others are; empty if there is none."""
         return "" if self._own is None else str(self._own)
 
-    def use(self, own: str) -> None:
+    def use_prepared(self, own: str) -> None:
         """Create cgroups below the one that a former process of the activator has prepared."""
         self._own, self._is_known = Path(own), True
 
     def adopted(self, path: str) -> Cgroup:
-        """Return the cgroup of a program that was handed over."""
+        """Return the existing cgroup of a program that was handed over."""
         return Cgroup(Path(path), self.EVENTS)
 
-    def limited(self, limit: int) -> Cgroup | None:
+    def create_limited(self, limit: int) -> Cgroup | None:
         """Create a cgroup with this limit; None: use setrlimit. May be called from any thread."""
         with self._lock:
             own = self._prepared()
@@ -110,7 +110,7 @@ class Cgroups:
         if not self._is_known:
             self._is_known = True
             try:
-                own = self._find()
+                own = self._find_own()
                 self._enable(own)
             except UnusableError as error:
                 log.info("`memory` of programs is enforced by setrlimit: %s", error)
@@ -122,7 +122,7 @@ class Cgroups:
                 log.info("`memory` of programs is enforced by cgroups below %s", own)
         return self._own
 
-    def _find(self) -> Path:
+    def _find_own(self) -> Path:
         path = next(
             (line[3:] for line in (self._proc / "self/cgroup").read_text().splitlines() if line.startswith("0::")), ""
         )
@@ -150,7 +150,7 @@ class Cgroups:
             except OSError as error:
                 if error.errno != errno.EBUSY:
                     raise
-            self._move(present, own)
+            self._move_to_leaf(present, own)
         raise UnusableError(f"new processes keep entering {own}")
 
     def _processes_in(self, own: Path) -> set[int]:
@@ -161,7 +161,7 @@ class Cgroups:
             raise UnusableError(f"other processes run in {own}: a service with `Delegate=yes` has a cgroup of its own")
         return present
 
-    def _move(self, processes: set[int], own: Path) -> None:
+    def _move_to_leaf(self, processes: set[int], own: Path) -> None:
         leaf = own / OWN_LEAF
         leaf.mkdir(exist_ok=True)
         for process in processes:
@@ -172,7 +172,7 @@ class Cgroups:
 
 
 def _remove_empty(own: Path) -> None:
-    """Remove the cgroups of an activator that was killed."""
+    """Remove the cgroups that an activator which was killed has left, as far as they are empty."""
     for path in own.glob(f"{PREFIX}*"):
         try:
             path.rmdir()

@@ -77,39 +77,39 @@ class ChildProcesses(Units):
         self.owns_handed = False  # programs that were handed over may be ended
         self._made = 0
 
-    def known(self, revision: Revision) -> None:
+    def prepare(self, revision: Revision) -> None:
         pass
 
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
         assert revision.process is not None
         self._made += 1
-        program_address = self.addresses.take(revision.process, self._made)
+        program_address = self.addresses.reserve(revision.process, self._made)
         if program_address is None:
             return None
         return ChildProcess(self, revision, identity, program_address, gpus, on_line)
 
     def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
         assert revision.process is not None
-        program_address = self.addresses.occupied(program.port, program.path, program.is_chosen)
+        program_address = self.addresses.adopt(program.port, program.path, program.is_chosen)
         child = ChildProcess(self, revision, program.identity, program_address, program.gpus, on_line)
         child.handed = (program, descriptors)
         return child
 
-    def describe(self, programs: HandedPrograms) -> HandedPrograms:
+    def with_shared_state(self, programs: HandedPrograms) -> HandedPrograms:
         return replace(programs, made=self._made, folder=self.addresses.folder, cgroup=self.cgroups.own)
 
-    def use(self, programs: HandedPrograms) -> None:
+    def restore_shared(self, programs: HandedPrograms) -> None:
         self._made = programs.made
-        self.addresses.use(programs.folder)
+        self.addresses.use_folder(programs.folder)
         if programs.cgroup:
-            self.cgroups.use(programs.cgroup)
+            self.cgroups.use_prepared(programs.cgroup)
 
-    def own(self, former: Iterable[int]) -> None:
+    def take_ownership(self, former: Iterable[int]) -> None:
         self.owns_handed = True
         self.cgroups.former.update(former)
 
     def detach(self) -> None:
-        self.addresses.hand_over()
+        self.addresses.leave_folder()
 
     def claim_of(self, revision: Revision) -> str:
         ports = None if revision.process is None else revision.process.ports()
@@ -172,15 +172,15 @@ class ChildProcess(Unit):
 
     async def start(self, stop_asked: asyncio.Event) -> None:
         if self.handed is not None:
-            await self._continue(*self.handed)
+            await self._adopt_running(*self.handed)
             return
         settings, program_address, reaping = self._settings, self._program_address, self._owner.reaping
         await self._check_address()
         if settings.memory:
-            self._cgroup = await asyncio.to_thread(self._owner.cgroups.limited, int(settings.memory))
+            self._cgroup = await asyncio.to_thread(self._owner.cgroups.create_limited, int(settings.memory))
         self._launch = Launch(settings, program_address, reaping.mark, self.identity, self._gpus, self._cgroup)
         try:
-            program_address.clear()
+            program_address.remove_stale_socket()
             program_address.make_folder(settings)
             child = await self._launch.start(settings.command)
         except StartError as error:
@@ -188,26 +188,26 @@ class ChildProcess(Unit):
         except OSError as error:
             raise NotStartedError(f"cannot start {settings.command[0]}: {error.strerror or error}") from None
         self._set_child(child)
-        reaping.born(child.pid)
+        reaping.add_group(child.pid)
         log.info("started %s on %s, process %d", self.identity, program_address.shown, child.pid)
-        self._read(child)
+        self._start_reading(child)
 
     def _set_child(self, child: RunningProcess) -> None:
         self._child, self.leader = child, child.pid
         self._tree = ProcessTree(child.pid, mark_of(self._owner.reaping.mark, self.identity))
 
-    def _read(self, child: RunningProcess) -> None:
+    def _start_reading(self, child: RunningProcess) -> None:
         self._readers = [
             self._owner.tasks.start("output", self._read_output(pipe.name, pipe.reader)) for pipe in child.pipes
         ]
 
-    async def _continue(self, program: HandedProgram, descriptors: list[int]) -> None:
-        """Take over the running program."""
+    async def _adopt_running(self, program: HandedProgram, descriptors: list[int]) -> None:
+        """Set up this object for the running program, and read its output."""
         pidfd, *readings = descriptors
         pipes = [OutputPipe(name, reading) for name, reading in zip(_STREAMS, readings, strict=True)]
         child = TakenOver(program.pid, pidfd, pipes)
         self._set_child(child)
-        self._owner.reaping.handed_over(program.pid)
+        self._owner.reaping.adopt_group(program.pid)
         self.output.restore(program.lines, program.unfinished)
         if program.is_announced:
             self.output.ready.set()
@@ -221,7 +221,7 @@ class ChildProcess(Unit):
             log.warning("%s runs, but could not be started again: %s", self.identity, error.problems[0])
         for pipe in pipes:
             await pipe.connect(None)
-        self._read(child)
+        self._start_reading(child)
 
     async def _check_address(self) -> None:
         """Raise NotStartedError if the program cannot listen on its address."""
@@ -275,7 +275,7 @@ class ChildProcess(Unit):
         elif not await self._answered_in_time(interval_s, timeout_s):
             elsewhere = f"; {hint}" if (hint := self.hint()) else ""
             return f"the program did not answer on {self._program_address.shown} within {timeout_s:g} s{elsewhere}"
-        cause = await self._served_by_another()
+        cause = await self._cause_if_served_by_other()
         self._was_ready = not cause
         return cause
 
@@ -307,8 +307,8 @@ class ChildProcess(Unit):
             self.address = self._program_address.address
         return answered
 
-    async def _served_by_another(self) -> str:
-        """Return the cause if another process answered: only a configured port can have been taken by one."""
+    async def _cause_if_served_by_other(self) -> str:
+        """Return an error text if another process answers on the port; only a configured port can have one."""
         port = self._program_address.port
         if not self._program_address.is_chosen or self._program_address.path or self._child is None:
             return ""
@@ -322,7 +322,7 @@ class ChildProcess(Unit):
             self._has_ended = True
 
     async def cause(self) -> str:
-        await self._read_last_output()
+        await self._wait_for_last_output()
         if self._cgroup is not None and self._cgroup.was_exceeded():
             limit = int(self._settings.memory)
             return f"the program was killed because it used more memory than `memory: {limit}` allows"
@@ -331,7 +331,7 @@ class ChildProcess(Unit):
         cause = cause_of(self.exit_code, self.output.lines())
         if self.exit_code == 0 and self._tree is not None:
             await self._tree.until_empty(_LAST_OUTPUT_S, self._owner.now)
-            await self._tree.claim_hidden(self._owner.reaping.groups)
+            await self._tree.include_hidden(self._owner.reaping.groups)
             if left := await self._tree.described():
                 self.left_running = True
                 return f"the program put itself into the background (it left {left}): run it in the foreground"
@@ -351,7 +351,7 @@ class ChildProcess(Unit):
         except OSError as error:
             log.warning("%s: cannot start %s: %s", self.identity, command[0], error.strerror)
             return None
-        self._owner.reaping.born(child.pid)
+        self._owner.reaping.add_group(child.pid)
         try:
             return await asyncio.wait_for(child.wait(), timeout_s)
         except TimeoutError:
@@ -360,7 +360,7 @@ class ChildProcess(Unit):
         finally:
             signal_group(child.pid, signal.SIGKILL)
             await child.wait()
-            self._owner.reaping.exited(child.pid)
+            self._owner.reaping.remove_group(child.pid)
 
     async def signal(self, name: str) -> str:
         if self.is_foreign():
@@ -389,45 +389,45 @@ class ChildProcess(Unit):
             )
         await self._tree.signal(signal.Signals[stop.signal])
         if stop.command and self._launch is not None:
-            await self.emptied(self.grace_s)
+            await self.until_empty(self.grace_s)
 
     async def end_rest(self) -> None:
         if self._tree is not None and not self.is_foreign() and await self._tree.living():
             await self._tree.signal(signal.Signals[self._settings.stop.signal])
             await self._tree.until_empty(self.grace_s, self._owner.now)
 
-    async def emptied(self, timeout_s: float) -> None:
+    async def until_empty(self, timeout_s: float) -> None:
         if self.is_foreign():
             return
         until_s = self._owner.now() + timeout_s
-        await super().emptied(timeout_s)
+        await super().until_empty(timeout_s)
         if self._tree is not None:
             await self._tree.until_empty(until_s - self._owner.now(), self._owner.now)
 
     async def end(self) -> None:
         if self.is_foreign():
-            self._owner.addresses.give_back(self._program_address)
+            self._owner.addresses.release(self._program_address)
             self.detach()
             return
         self._signal(signal.SIGKILL)  # includes what the program left behind in its group
         await self.exited()
-        await self._read_last_output()
+        await self._wait_for_last_output()
         for reader in self._readers:
             reader.cancel()
         if self._child is not None:
             self._child.close()
 
-    async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+    async def remove(self, holds_resources: bool, is_closing: Callable[[], bool]) -> None:
         try:
             if self._tree is not None:
-                await self._tree.end(lambda: not is_held or is_closing())
+                await self._tree.end(lambda: not holds_resources or is_closing())
             await self._owner.addresses.remove_folder(self._program_address)
             if self._cgroup is not None:
                 self._cgroup.remove()
         finally:
             if self._child is not None:
-                self._owner.reaping.exited(self._child.pid)
-            self._owner.addresses.give_back(self._program_address)
+                self._owner.reaping.remove_group(self._child.pid)
+            self._owner.addresses.release(self._program_address)
 
     def disown(self) -> None:
         pass
@@ -440,13 +440,13 @@ class ChildProcess(Unit):
         return "it has just ended" if self._has_ended or self._child.returncode is not None else ""
 
     def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
-        child, own = self._child, self._program_address
+        child, program_address = self._child, self._program_address
         assert child is not None, "it is settled"
         pipes = {pipe.name: pipe for pipe in child.pipes}
         descriptors = [os.pidfd_open(child.pid)]
         try:
             for name in _STREAMS:
-                descriptor, rest = pipes[name].hold()
+                descriptor, rest = pipes[name].suspend()
                 descriptors.append(descriptor)
                 self.output.feed(name, rest)
         except OSError:
@@ -454,7 +454,8 @@ class ChildProcess(Unit):
                 os.close(descriptor)
             raise
         program = HandedProgram(
-            *(self.identity, child.pid, self.address, own.port, own.path, own.is_chosen, *state),
+            *(self.identity, child.pid, self.address),
+            *(program_address.port, program_address.path, program_address.is_chosen, *state),
             self.output.ready.is_set(),
             "" if self._cgroup is None else str(self._cgroup.path),
             self.output.finished_lines(),
@@ -468,7 +469,7 @@ class ChildProcess(Unit):
                 pipe.resume()
 
     def detach(self) -> None:
-        self.output.leave()
+        self.output.drop_unfinished()
         for reader in self._readers:
             reader.cancel()
         if self._child is not None:
@@ -476,7 +477,7 @@ class ChildProcess(Unit):
         self._readers, self._child, self._tree, self._cgroup, self._launch = [], None, None, None, None
         self._program_address = ProgramAddress()
 
-    async def _read_last_output(self) -> None:
+    async def _wait_for_last_output(self) -> None:
         if self._readers:
             await asyncio.wait(self._readers, timeout=_LAST_OUTPUT_S)
 

@@ -2,10 +2,10 @@
 
 Rules
   1. The first copy of a program is granted when each revision that it depends on has a ready copy; until then it is
-     *held*. A dependency that ends later stops nothing.
-  2. A dependency has at least one copy while a revision that depends on it wants a copy, or has one that is awake, also
-     while it leaves after a reload. Then its idle time begins.
-  3. If a dependency cannot start, the revisions held by it fail with its cause, and recover with it.
+     *waiting*. A dependency that ends later stops nothing.
+  2. A dependency has at least one copy while a revision that depends on it wants a copy, or has one that is awake, even
+     if a reload has removed that revision. After that the dependency's idle time begins.
+  3. If a dependency cannot start, the revisions that wait for it fail with its cause, and recover with it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Dependencies:
         self._users: dict[str, tuple[str, ...]] = {}  # the revisions that depend on a revision
         self._needed: set[str] = set()  # revisions that others depended on at the last refresh
         self._wanted: dict[str, int] = {}  # copies, by revision; without those that want none
-        self._held: dict[str, None] = {}
+        self._waiting: dict[str, None] = {}
         self._failures: dict[str, RevisionFailed] = {}  # revisions whose own programs cannot start
-        self._passed_on: dict[str, RevisionFailed] = {}  # held revisions that fail with a dependency
+        self._passed_on: dict[str, RevisionFailed] = {}  # waiting revisions that fail with a dependency
 
     def configure(self, needs: Mapping[str, tuple[str, ...]]) -> None:
         """Set the dependencies of all revisions; `refresh` applies them to wanted copies.
@@ -60,27 +60,27 @@ class Dependencies:
         for key in self._needed | self._users.keys():
             self._need(key, len(self.users_of(key)))
         self._needed = set(self._users)
-        for key in [*self._held]:
+        for key in [*self._waiting]:
             self._try_grant(key)
-        for key in [*self._held, *self._passed_on]:
-            self._pass_on(key)
+        for key in [*self._waiting, *self._passed_on]:
+            self._fail_or_recover(key)
 
     def drop_revision(self, key: str) -> None:
         """Forget the load of a revision that was removed."""
         self._failures.pop(key, None)
         self._passed_on.pop(key, None)
-        self._held.pop(key, None)
+        self._waiting.pop(key, None)
         self._set_wanted(key, 0)
         for user in self._users.get(key, ()):
-            self._pass_on(user)
+            self._fail_or_recover(user)
 
     def users_of(self, key: str) -> list[str]:
         """Return the revisions that depend on this one and want a copy, or have one that is awake."""
         return [user for user in self._users.get(key, ()) if user in self._wanted or self._is_awake(user)]
 
     def waits_for(self, key: str) -> list[str]:
-        """Return the dependencies that a revision is held by."""
-        if key not in self._held:
+        """Return the dependencies for which a revision waits."""
+        if key not in self._waiting:
             return []
         return [needed for needed in self._needs.get(key, ()) if not self._is_ready(needed)]
 
@@ -88,29 +88,29 @@ class Dependencies:
 
     def set_desired(self, key: str, count: int) -> None:
         """Set how many copies of a revision are wanted, and grant them as soon as its dependencies allow it."""
-        had_any = key in self._wanted and key not in self._held
+        had_any = key in self._wanted and key not in self._waiting
         self._set_wanted(key, count)
         if count == 0 or had_any:
-            self._held.pop(key, None)
-            self._pass_on(key)
+            self._waiting.pop(key, None)
+            self._fail_or_recover(key)
             self._grant(key, count)
             return
-        self._held[key] = None
+        self._waiting[key] = None
         self._try_grant(key)
         waits_for = self.waits_for(key)
         if waits_for:
             log.info("%s: waits for %s", key, ", ".join(waits_for))
-        self._pass_on(key)
+        self._fail_or_recover(key)
 
     def continued(self, key: str, count: int) -> None:
-        """Continue `count` copies that were started before: nothing holds them."""
+        """Continue `count` copies that were started before: they wait for no dependency."""
         self._set_wanted(key, count)
         self._grant(key, count)
 
     def ready(self, key: str) -> None:
-        """Grant held revisions after a change of the ready copies of this one."""
+        """Grant the revisions that wait for this one, after a change of its ready copies, as far as they may start."""
         for user in self._users.get(key, ()):
-            if user in self._held:
+            if user in self._waiting:
                 self._try_grant(user)
 
     def programs_changed(self, key: str) -> None:
@@ -119,7 +119,7 @@ class Dependencies:
             self._need(needed, len(self.users_of(needed)))
 
     def reported(self, change: Change) -> None:
-        """Pass the failure of a dependency on to the revisions that it holds, and its recovery."""
+        """Pass the failure or the recovery of a dependency on to the revisions that wait for it."""
         if isinstance(change, RevisionFailed):
             self._failures[change.key] = change
         elif isinstance(change, RevisionRecovered):
@@ -130,7 +130,7 @@ class Dependencies:
         else:
             return
         for user in self._users.get(change.key, ()):
-            self._pass_on(user)
+            self._fail_or_recover(user)
 
     # --- within ---
 
@@ -150,15 +150,15 @@ class Dependencies:
         self.programs_changed(key)
 
     def _try_grant(self, key: str) -> None:
-        if key in self._held and all(map(self._is_ready, self._needs.get(key, ()))):
-            del self._held[key]
-            self._pass_on(key)
+        if key in self._waiting and all(map(self._is_ready, self._needs.get(key, ()))):
+            del self._waiting[key]
+            self._fail_or_recover(key)
             self._grant(key, self._wanted[key])
 
-    def _pass_on(self, key: str) -> None:
-        """Let a held revision fail with the first of its dependencies that fails, or recover."""
+    def _fail_or_recover(self, key: str) -> None:
+        """Report if a waiting revision now fails, with the first of its dependencies that fails, or recovers."""
         failed = None
-        for needed in self._needs.get(key, ()) if key in self._held else ():
+        for needed in self._needs.get(key, ()) if key in self._waiting else ():
             cause = self._failures.get(needed) or self._passed_on.get(needed)
             if cause is not None:
                 failed = RevisionFailed(key, f"{needed} is needed, and failed: {cause.cause}", cause.retry_s)
@@ -172,4 +172,4 @@ class Dependencies:
             self._passed_on[key] = failed
             self._submit(failed)
         for user in self._users.get(key, ()):
-            self._pass_on(user)
+            self._fail_or_recover(user)

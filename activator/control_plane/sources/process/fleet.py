@@ -108,13 +108,13 @@ class Fleet:
         self.revision = revision
         self.log = log
         self.home = ""  # the group whose budget its processes count against
-        self.wanted = 0
+        self.wanted = 0  # processes that are to start or run
         self.may_sleep = True  # surplus processes are put to sleep if they can be
         self.start_s = 0.0  # how long the last start took
         self.wake_s = 0.0  # how long the last wake took
-        self.processes: dict[str, LocalProcess] = {}
+        self.processes: dict[str, LocalProcess] = {}  # in any state, by identity
         self.crashes = 0  # failed starts in a row
-        self.failure = ""  # why it cannot start; empty if it can, or may be tried
+        self.failure = ""  # why it cannot start; empty if it can, or if another start may be tried
         self.last_failure = ""  # why its last program failed, until one works
         self.not_before_s = 0.0  # the end of the crash backoff
 
@@ -138,7 +138,7 @@ class Fleet:
         )
 
     def restore(self, handed: HandedFleet) -> None:
-        """Continue with what a former process of the activator knew of its starts, and with its output."""
+        """Restore the record of its starts, and its output, from a former process of the activator."""
         self.crashes, self.failure, self.last_failure = handed.crashes, handed.failure, handed.last_failure
         self.not_before_s = handed.not_before_s
         self.start_s, self.wake_s = handed.start_s, handed.wake_s
@@ -146,12 +146,12 @@ class Fleet:
             HistoryLine(line.number, line.at_s, line.process, line.stream, line.text) for line in handed.history
         )
 
-    def works(self) -> None:
-        """Forget failed starts: a program has started, or has taken the one request of its life."""
+    def forget_failures(self) -> None:
+        """Forget the failed starts: a program has started, or has received the one request of its life."""
         self.crashes, self.last_failure = 0, ""
 
-    def crashed(self, cause: str, process: LocalProcess) -> None:
-        """Count a program that has failed; the first one of a revision that was corrected while it started."""
+    def count_crash(self, cause: str, process: LocalProcess) -> None:
+        """Count a failed program; the count begins again if the revision was changed after that program was started."""
         self.crashes = self.crashes + 1 if process.revision == self.revision else 1
         self.last_failure = cause
 
@@ -184,8 +184,9 @@ class Fleet:
     def room(self) -> int:
         """Return how many more copies `max_scale` allows.
 
-        Copies that sleep or fall asleep count. A copy that is being stopped counts only if it serves one request in its
-        life, and may still be at work on that, or until its hooks have ended: the next copy may need the saved state.
+        Copies that sleep or fall asleep count. A copy that is being stopped counts only in two cases: it serves one
+        request in its life, and may still be at work on that, or its hooks have not ended, and the next copy may need
+        the state that they save.
         """
         living = sum(self.is_once() or process.saves or not process.stopping for process in self.processes.values())
         return max(resolve_program(self.revision).max_scale - living, 0)

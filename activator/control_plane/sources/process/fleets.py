@@ -87,13 +87,13 @@ class Fleets:
             for process in self.processes()
         )
 
-    def is_being_left(self, claim: str) -> bool:
-        """Return True if a program that is about to end has this claim."""
+    def is_about_to_be_free(self, claim: str) -> bool:
+        """Return True if a program that is being stopped has this claim, so that a start has to wait."""
         everything = [*self.processes(), *self.leaving.values()]
         return bool(claim) and any(process.stopping and process.unit.claim == claim for process in everything)
 
     def save_s(self) -> float:
-        """Return how long the hooks before a stop may take, those of the copy with the longest ones, in seconds."""
+        """Return the longest time that the hooks before the stop of one copy may take, in seconds."""
         programs = [process.revision.program for process in self.processes() if process.revision is not None]
         hooks = [program.hooks.before_stop for program in programs if program is not None]
         return max([sum(float(hook.timeout) for hook in before_stop) for before_stop in hooks], default=0.0)

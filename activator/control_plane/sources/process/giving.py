@@ -1,4 +1,4 @@
-"""The programs while they are being handed over to another process of the activator: the part of the old one."""
+"""The programs while the old process of the activator hands them over to the new one."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ class GivenPrograms:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
-        return self._units.describe(HandedPrograms(tuple(fleets), self._fleets.born)), descriptors
+        return self._units.with_shared_state(HandedPrograms(tuple(fleets), self._fleets.born)), descriptors
 
     def taken(self) -> tuple[str, ...]:
-        """Return the programs for one request that have had it since they were handed over."""
+        """Return the programs for one request that have received it after they were handed over."""
         processes = self._fleets.processes()
         return tuple(
             [process.identity for process in processes if process.unit in self._given and process.taken.is_set()]
         )
 
     def take_back(self) -> None:
-        """Continue with them: the other process has not taken them."""
+        """Continue with the programs: the other process has not taken them."""
         given, self._given = self._given, []
         for unit in given:
             unit.resume()
 
     def detach(self) -> None:
-        """Leave them to the process that has taken them."""
+        """Leave the programs to the process that has taken them."""
         for unit in self._given:
             unit.detach()
         self._units.detach()

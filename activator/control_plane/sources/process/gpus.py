@@ -22,7 +22,7 @@ class GpuPool:
     def free(self) -> list[str]:
         return [gpu for gpu in self._listed if gpu not in self._holders]
 
-    def take(self, count: int, holder: str) -> tuple[str, ...] | None:
+    def assign(self, count: int, holder: str) -> tuple[str, ...] | None:
         """Assign `count` GPUs to the holder; None if fewer are free."""
         free = self.free()
         if len(free) < count:
@@ -32,11 +32,11 @@ class GpuPool:
             self._holders[gpu] = holder
         return taken
 
-    def taken(self, gpus: Sequence[str], holder: str) -> None:
+    def register(self, gpus: Sequence[str], holder: str) -> None:
         """Register the GPUs of a program that was handed over."""
         self._holders.update(dict.fromkeys(gpus, holder))
 
-    def give_back(self, holder: str) -> bool:
+    def release(self, holder: str) -> bool:
         """Release the GPUs of a holder that has ended; True if it had any."""
         held = [gpu for gpu, present in self._holders.items() if present == holder]
         for gpu in held:

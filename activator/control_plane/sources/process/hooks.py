@@ -21,7 +21,7 @@ async def run_hooks(unit: Unit, identity: str, key: str, hooks: list[Hook]) -> N
 
 
 async def _run_hook(unit: Unit, hook: Hook) -> str:
-    """Return why it failed, or an empty string."""
+    """Run one hook; return why it failed, or an empty string."""
     timeout_s = float(hook.timeout)
     if hook.command:
         return await run(unit, hook.command, timeout_s)

@@ -13,7 +13,7 @@ from typing import Any
 from activator.config.model.hooks import Hook, Hooks
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, SleepState
 from activator.control_plane.sources.process.hooks import run_hooks
-from activator.control_plane.sources.process.once import until_ended, until_over, verdict_on
+from activator.control_plane.sources.process.once import cause_if_failed_start, until_exited, until_request_over
 from activator.control_plane.sources.process.sleep import put_to_sleep, stops_by_signal, wake
 from activator.control_plane.sources.process.unit import NotStartedError
 from activator.runtime.clock import Now
@@ -26,8 +26,8 @@ log = logging.getLogger("activator.process")
 DAEMON_WITHIN_S = 10.0  # a program that puts itself into the background does so within this time of its start
 OWN_STEP_S = 0.02  # between two checks whether a program that was handed over belongs to this process
 _SLEEPING = frozenset({SleepState.ASLEEP, SleepState.WAKING})
-_DRAIN_REPORT_S = 0.5  # the least time for the report that a program has no request, also if its requests have no grace
-_DRAIN_SLACK_S = 5.0  # beyond the data plane's drain timeout, whose end is reported
+_DRAIN_REPORT_S = 0.5  # the least time for the report that a program has no request, even if its requests have no grace
+_DRAIN_SLACK_S = 5.0  # beyond the data plane's drain timeout, so that its report of that comes first
 
 
 class LifetimeListener(ABC):
@@ -59,7 +59,7 @@ class LifetimeListener(ABC):
 
     @abstractmethod
     def has_saved(self, fleet: Fleet) -> None:
-        """Handle a process that is being stopped, and whose hooks before that have ended."""
+        """Handle a process that is being stopped and has run its hooks before that."""
 
     @abstractmethod
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
@@ -99,9 +99,10 @@ class Lifetime:
         if not self._process.is_handed:
             self._process.started_s = self._now()
         self._listener.has_started(self._fleet, self._process)
-        return await self._watch()
+        return await self._run_started()
 
-    async def _watch(self) -> str:
+    async def _run_started(self) -> str:
+        """Run a started program until its end; return why it ended, or an empty string if that was requested."""
         fleet, process, unit = self._fleet, self._process, self._unit
         exited: asyncio.Task[None] = self._tasks.start("exit", unit.exited())
         stop_requested = asyncio.ensure_future(process.stop_asked.wait())  # noqa: TID251 - cancelled below
@@ -129,13 +130,13 @@ class Lifetime:
                 if process.sleep_state is SleepState.ASLEEP:
                     log.info("%s exited while asleep", process.identity)
                     return ""
-                cause = await (verdict_on(process) if process.is_once and process.ready else unit.cause())
+                cause = await (cause_if_failed_start(process) if process.is_once and process.ready else unit.cause())
                 if cause and unit.left_running and self._now() - process.started_s < DAEMON_WITHIN_S:
                     self._listener.failed_for_good(fleet)  # it would do the same the next time
                 await unit.end_rest()
                 return cause
             ready.cancel()
-            await self._wind_down(exited)
+            await self._drain_and_stop(exited)
             return ""
         finally:
             ready.cancel()
@@ -146,7 +147,7 @@ class Lifetime:
                 log.info("%s: stopped %s", process.identity, process.stopped_for)
 
     async def _ready(self) -> str:
-        """Wait until it is ready, in the rest of its time; return why it does not get ready. A sleeping one is."""
+        """Wait until the program is ready, or return why it does not get ready in time; a sleeping program is ready."""
         if self._process.sleep_state in _SLEEPING:
             return ""
         timeout_s = float(self._fleet.revision.timeouts.startup)
@@ -175,25 +176,25 @@ class Lifetime:
             self._process.runs_hooks = False
 
     async def _serve_once(self, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> None:
-        """Wait from ready until it has had its request and has exited, or is to be stopped."""
+        """Wait until the ready program has received its one request and has exited, or is to be stopped."""
         process = self._process
-        is_over = await until_over(process, exited, stop_requested)
+        is_over = await until_request_over(process, exited, stop_requested)
         if process.stopping:
             return
         process.sleep_state = SleepState.SPENT
         self._listener.was_spent(self._fleet, process)
         if is_over:
             process.carries = False
-            await until_ended(process, exited, stop_requested)
+            await until_exited(process, exited, stop_requested)
             if not exited.done():
                 self._listener.stop(process)
 
     async def _run_and_sleep(self, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> str:
-        """Run from ready until it exits or is to be stopped; return why it must be ended, or an empty string."""
+        """Run, with sleeps, from ready until it exits or is to be stopped; return why it must be ended, if it must."""
         fleet, process = self._fleet, self._process
         while True:
-            if process.sleep_state not in _SLEEPING:  # else it was handed over
-                if not await _first_of(process.sleep_asked, exited, stop_requested):
+            if process.sleep_state not in _SLEEPING:  # else it was handed over asleep
+                if not await _occurs_first(process.sleep_asked, exited, stop_requested):
                     return ""
                 process.sleep_asked.clear()
                 problem = await self._fall_asleep(exited, stop_requested)
@@ -203,7 +204,7 @@ class Lifetime:
                 if exited.done() or process.stopping:
                     return ""
             limit_s = 0.0 if process.sleep is None else float(process.sleep.for_)
-            if not await _first_of(process.wake_asked, exited, stop_requested, limit_s or None):
+            if not await _occurs_first(process.wake_asked, exited, stop_requested, limit_s or None):
                 if not exited.done():
                     self._listener.stop(process, f"after {lasting(limit_s)} asleep")
                 return ""
@@ -226,7 +227,7 @@ class Lifetime:
         """Drain the program and put it to sleep; return the cause of a failure, or an empty string."""
         process = self._process
         limit_s = max(self._drain_limit_s(), _DRAIN_REPORT_S)
-        if not await _first_of(process.drained, exited, stop_requested, limit_s):
+        if not await _occurs_first(process.drained, exited, stop_requested, limit_s):
             if exited.done() or process.stopping:
                 return ""
             process.carries = False  # it is stopped at once
@@ -248,7 +249,7 @@ class Lifetime:
         grace_s = self._listener.grace_of(self._process.home)
         return self._process.drain_timeout_s + _DRAIN_SLACK_S if grace_s is None else grace_s
 
-    async def _wind_down(self, exited: asyncio.Future[None]) -> None:
+    async def _drain_and_stop(self, exited: asyncio.Future[None]) -> None:
         """Drain the program, then stop it."""
         fleet, process = self._fleet, self._process
         drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
@@ -269,10 +270,10 @@ class Lifetime:
             await self._unit.signal("SIGCONT")  # a stopped process could not react to the stop signal
         until_s = self._now() + self._unit.grace_s
         await self._unit.stop()
-        await self._unit.emptied(max(until_s - self._now(), 0.0))
+        await self._unit.until_empty(max(until_s - self._now(), 0.0))
 
 
-async def _first_of(
+async def _occurs_first(
     event: asyncio.Event,
     exited: asyncio.Future[None],
     stop_requested: asyncio.Future[Any],

@@ -28,7 +28,7 @@ from activator.runtime.units import GIB, MIB
 
 SAMPLE_S: Final = 10.0
 SAMPLE_MIN_S: Final = 1.0
-ANSWER_S: Final = 0.05  # how long the answer about GPUs is waited for; then that of before counts
+ANSWER_S: Final = 0.05  # how long to wait for the answer about GPUs; without it the last one counts
 RESOURCES: Final = (MEMORY, GPU_MEMORY)
 
 Use = dict[str, int]  # bytes by resource; one that cannot be measured is missing
@@ -53,7 +53,7 @@ class MemoryWatch:
         self._measured_s = 0.0
         self._has_new = False  # a program has become ready since the last walk
         self.is_measuring = False  # a walk over /proc is under way
-        self._use: dict[str, Use] = {}  # by identity
+        self._use: dict[str, Use] = {}  # by identity of the process: the last measurement
         self._peaks: dict[str, tuple[Program, Use]] = {}  # by revision, and its program at the time
         self._counted: dict[str, tuple[Program, Use]] = {}  # the peaks when the last program of a revision ended
         self._warned: dict[tuple[str, str], int] = {}  # the declared amount, by revision and resource
@@ -81,7 +81,7 @@ class MemoryWatch:
             self._counted_changed()
 
     def counted(self) -> dict[str, Use]:
-        """Return the most that one copy of each revision has used, of those that were unloaded since."""
+        """Return, for each revision that was unloaded since, the most that one copy of it has used."""
         return {key: use for key, (program, use) in self._counted.items() if self._is_present(key, program)}
 
     def use_of(self, key: str) -> Use:
@@ -109,17 +109,17 @@ class MemoryWatch:
             for process in fleet.processes.values():
                 if process.revision is not None and program is not None and process.ready:
                     use = self._use.get(process.identity, {})
-                    self._compare(fleet.key, process.revision.needs, use)
+                    self._warn_if_more(fleet.key, process.revision.needs, use)
                     if process.revision.program == program:
-                        self._note(fleet.key, program, use)
+                        self._raise_peak(fleet.key, program, use)
 
-    def _note(self, key: str, program: Program, use: Use) -> None:
+    def _raise_peak(self, key: str, program: Program, use: Use) -> None:
         before, peak = self._peaks.get(key, (program, {}))
         peak = peak if before == program else {}
         names = peak.keys() | use.keys()
         self._peaks[key] = program, {name: max(peak.get(name, 0), use.get(name, 0)) for name in names}
 
-    def _compare(self, key: str, needs: Mapping[str, int], use: Use) -> None:
+    def _warn_if_more(self, key: str, needs: Mapping[str, int], use: Use) -> None:
         for name, amount in use.items():
             declared = int(needs.get(name, 0))
             if 0 < declared < amount and self._warned.get((key, name)) != declared:
@@ -135,7 +135,7 @@ class MemoryWatch:
 class Gpus:
     """The GPUs of this machine, if the package nvidia-ml-py and a driver are there.
 
-    A driver may hang: it is asked by a thread of its own, which is not waited for, also not at the end of the program.
+    A driver may hang: a thread of its own asks it, and not even the end of the activator waits for that thread.
     """
 
     def __init__(self) -> None:
@@ -147,12 +147,12 @@ class Gpus:
     def latest(self) -> dict[int, int] | None:
         """Return the bytes that each process had on all GPUs at the last answer, and ask again; None: not known."""
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._ask, name="GPUs", daemon=True)
+            self._thread = threading.Thread(target=self._fetch, name="GPUs", daemon=True)
             self._thread.start()
             self._thread.join(ANSWER_S)
         return self._found
 
-    def _ask(self) -> None:
+    def _fetch(self) -> None:
         self._found = self.bytes_by_process()
 
     def bytes_by_process(self) -> dict[int, int] | None:
@@ -223,12 +223,12 @@ def descendants(leaders: Iterable[int]) -> dict[int, list[int]]:
 def trees_of(leaders: Iterable[int], parents: Mapping[int, int], groups: Mapping[int, int]) -> dict[int, list[int]]:
     """Return `descendants`, given the parent and the process group of each process."""
     trees: dict[int, list[int]] = {leader: [] for leader in leaders if leader in parents}
-    known = {leader: leader for leader in trees}  # the leader of each process that was looked at; 0: none
+    known = {leader: leader for leader in trees}  # the leader of each visited process; 0: none
     for process in parents:
         path: list[int] = []
         ancestor = process
         while ancestor not in known and ancestor in parents:
-            known[ancestor] = 0  # ends a loop, which a number that was used again could make
+            known[ancestor] = 0  # ends a loop, which a reused process number could cause
             path.append(ancestor)
             ancestor = parents[ancestor]
         for one in reversed(path):

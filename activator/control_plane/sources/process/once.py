@@ -1,12 +1,12 @@
 """Programs that end by themselves after one request (`lifetime: request`).
 
 Rules
-  1. No copy gets a second request: the data plane excludes it from balancing with the grant and reports that; then it
-     is no longer a pod, and its request continues (`PodTaken`, `PodGone`).
+  1. No copy gets a second request: when the data plane grants it the first, it excludes the copy from balancing and
+     reports the grant. From then on the copy is no longer a pod, and its request continues (`PodTaken`, `PodGone`).
   2. Nothing connects to a copy before its request: the kernel shows whether it listens, or a line of its output does,
      or a command. Where the kernel's socket query fails, /proc is read.
   3. After its request, from the end of the response to the client, a copy may take `stop.grace` to end by itself.
-     During that time it counts against `max_scale`, but not among the wanted ones.
+     During that time the copy counts against `max_scale`, but not among the wanted copies.
   4. The end of such a copy is not a crash, whatever its exit code; if the request failed, the reason is logged.
      A copy that ends before its request is a failed start.
 """
@@ -25,8 +25,10 @@ VERDICT_S: Final = 1.0  # within this time the data plane reports the end of a r
 log = logging.getLogger("activator.process")
 
 
-async def until_over(process: LocalProcess, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> bool:
-    """Wait for its request and the end of that; False if the copy exits or is to be stopped first."""
+async def until_request_over(
+    process: LocalProcess, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]
+) -> bool:
+    """Wait until the copy has received its request, and that is over; False if it exits or is to be stopped first."""
     limit_s = process.drain_timeout_s
     for event, timeout_s in ((process.taken, None), (process.drained, limit_s)):
         occurred = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
@@ -40,7 +42,9 @@ async def until_over(process: LocalProcess, exited: asyncio.Future[None], stop_r
     return True
 
 
-async def until_ended(process: LocalProcess, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]) -> None:
+async def until_exited(
+    process: LocalProcess, exited: asyncio.Future[None], stop_requested: asyncio.Future[Any]
+) -> None:
     """Wait until the copy has ended by itself, for its grace at most."""
     either: set[asyncio.Future[Any]] = {exited, stop_requested}
     grace_s = process.unit.grace_s
@@ -49,8 +53,8 @@ async def until_ended(process: LocalProcess, exited: asyncio.Future[None], stop_
         log.warning("%s did not exit within %g s after its request; stopping it", process.identity, grace_s)
 
 
-async def verdict_on(process: LocalProcess) -> str:
-    """Return why the end of a copy that was ready is a failed start; empty if it is not."""
+async def cause_if_failed_start(process: LocalProcess) -> str:
+    """Log the end of a copy that was ready; return its cause if the copy had no request: then it is a failed start."""
     await wait_for(process.drained, VERDICT_S)  # a request that was sent, or has failed, has been reported by then
     cause = await process.unit.cause()
     if not process.taken.is_set():

@@ -20,7 +20,7 @@ log = logging.getLogger("activator.process")
 
 
 class OtherPort:
-    """The search for a program that was given `port`; 0: it was given none."""
+    """The search for the other port of a program that was given `port`; 0: it was given none."""
 
     def __init__(self, identity: str, port: int, tree: ProcessTree | None) -> None:
         self.found = ""  # a sentence about the other port, with the remedy

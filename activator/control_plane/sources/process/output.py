@@ -47,32 +47,32 @@ class Output:
         """Add the next data of a stream; return how many lines it has completed."""
         *ended, rest = _ENDS.split(self._open.get(stream, b"") + data)
         for part in ended:
-            self._line(stream, part)
+            self._add_line(stream, part)
             self._long.discard(stream)
         whole = len(rest) // LINE_BYTES_MAX * LINE_BYTES_MAX
         if whole:
-            self._line(stream, rest[:whole])
+            self._add_line(stream, rest[:whole])
             self._long.add(stream)
         self._open[stream] = rest[whole:]
         return len(ended)
 
     def unfinished(self) -> dict[str, bytes]:
-        """Return the begun line of each stream."""
+        """Return the unfinished line of each stream."""
         return dict(self._open)
 
-    def leave(self) -> None:
-        """Leave the begun lines to another process of the activator, which completes them."""
+    def drop_unfinished(self) -> None:
+        """Forget the unfinished lines: another process of the activator completes them."""
         self._open.clear()
 
     def restore(self, lines: Iterable[str], unfinished: Mapping[str, bytes]) -> None:
-        """Take over the last lines, and the begun ones, of a program that was handed over."""
+        """Take over the last lines, and the unfinished ones, of a program that was handed over."""
         self._kept.extend(lines)
         self._open.update(unfinished)
 
     def end(self, stream: str) -> None:
         """Complete the last line of a stream that has ended."""
         rest = self._open.pop(stream, b"")
-        self._line(stream, rest)
+        self._add_line(stream, rest)
         self._long.discard(stream)
 
     def finished_lines(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Output:
         begun = [data for stream, data in self._open.items() if stream not in self._long]
         return [*self._kept, *(text for data in begun if (text := plain(data)))]
 
-    def _line(self, stream: str, data: bytes) -> None:
+    def _add_line(self, stream: str, data: bytes) -> None:
         for start in range(0, len(data), LINE_BYTES_MAX):
             piece = data[start : start + LINE_BYTES_MAX]
             if start == 0 and stream not in self._long:

@@ -50,18 +50,18 @@ def is_taken(port: int) -> bool:
 
 
 def holder(port: int) -> str:
-    """Name the program that listens on a port, if /proc shows it."""
+    """Return which program listens on a port, for an error text, if /proc shows it."""
     for process in owners(loopback_inodes(port) or frozenset(), _processes()).values():
         return described(process)
     return "another program"
 
 
 def foreign_holder(port: int, group: int, mark: str) -> str:
-    """Name a program that listens on the port and does not belong to this process group; empty if none is found."""
+    """Return which program listens on the port without belonging to this process group; empty if none is found."""
     sockets = loopback_inodes(port) or frozenset()
     first = [group, *(process for process in _processes() if process != group)]
     for process in owners(sockets, first).values():
-        if not _belongs(process, group, mark, port):
+        if not _belongs_to_program(process, group, mark, port):
             return described(process)
     return ""
 
@@ -119,7 +119,7 @@ def _sockets_of(process: int, limit: int) -> frozenset[int]:
     return frozenset(inodes)
 
 
-def _belongs(process: int, group: int, mark: str, port: int) -> bool:
+def _belongs_to_program(process: int, group: int, mark: str, port: int) -> bool:
     try:
         if os.getpgid(process) == group:
             return True

@@ -2,8 +2,8 @@
 
 A program has ended when no process of its group is alive, and none that carries its mark in its environment: a helper
 or a daemon that made a session of its own is part of it. A daemon may overwrite its environment (nginx does, to show a
-title): such an orphan is found as a child of the activator that it did not start (`runtime/orphans.py`). All processes
-get the stop signal and the grace. The rest is then killed, repeatedly, before the resources of the program count as
+title): such an orphan is a child of the activator that was not started by it (`runtime/orphans.py`). All processes
+get the stop signal and the grace. Those left are then killed, repeatedly, before the resources of the program count as
 free.
 """
 
@@ -48,20 +48,20 @@ class ProcessTree:
         self._entry = f"{PROGRAM_MARK}={mark}\0".encode()  # with the terminator of the variable: #1 is not #10
         self._sessions = {group}  # all sessions that processes of the program lead or have led
         self._started = _start_of(group)
-        self._claimed: dict[int, int] = {}  # descendants without the mark, and their start times
+        self._unmarked: dict[int, int] = {}  # descendants without the mark, and their start times
 
     async def living(self) -> list[int]:
         """Return its processes that are alive; none where /proc does not show them."""
         # The search through /proc may take some milliseconds.
-        alive = await asyncio.to_thread(_living, set(self._sessions), self._entry, dict(self._claimed))
+        alive = await asyncio.to_thread(_living, set(self._sessions), self._entry, dict(self._unmarked))
         self._sessions.update(_sessions_of(alive))  # a process may overwrite its environment later
         return alive
 
-    async def claim_hidden(self, others: AbstractSet[int]) -> None:
+    async def include_hidden(self, others: AbstractSet[int]) -> None:
         """Count orphans with an overwritten environment as processes of this program, which has just ended.
 
         They are children of the activator, younger than the program, and not in a session of other programs. `others`
-        has these sessions, and is read after the search: a program may be started meanwhile.
+        has the sessions of other programs, and is read after the search, because one may be started during it.
         """
         sessions = _sessions_of(await asyncio.to_thread(_hidden, self._started))
         self._sessions.update(sessions - others)
@@ -69,11 +69,11 @@ class ProcessTree:
     async def signal(self, number: int) -> None:
         """Send a signal to the group, and to processes of the program outside of it.
 
-        A descendant belongs to the program even if its environment has no mark (`env -i`), and if it begins a session
-        of its own just now.
+        A descendant belongs to the program even if its environment has no mark (`env -i`) or it is just beginning a
+        session of its own.
         """
         below = await asyncio.to_thread(_descendants, set(await self.living()))
-        self._claimed.update({process: _start_of(process) for process in below})
+        self._unmarked.update({process: _start_of(process) for process in below})
         self._sessions.update(_sessions_of(below))
         signal_group(self.group, number)
         for process in await self.living():
@@ -114,10 +114,10 @@ class ProcessTree:
             waited_s += step_s
 
 
-def _living(sessions: set[int], entry: bytes, claimed: dict[int, int]) -> list[int]:
-    """Return the processes of these sessions, those with this entry in their environment, and those claimed."""
+def _living(sessions: set[int], entry: bytes, unmarked: dict[int, int]) -> list[int]:
+    """Return the processes of these sessions, those with this entry in their environment, and those unmarked."""
     alive = living(sessions, entry) or []
-    for process, started in claimed.items():
+    for process, started in unmarked.items():
         try:
             fields = stat_fields(process)
         except OSError:  # it has ended

@@ -29,14 +29,14 @@ async def query_program(
 ) -> Reply:
     """Send a request. `head`: request line and fields without `Host` and the end.
 
-    Without a maximum no body is read or, if `discards`, it is read to its end and discarded.
+    Without `body_bytes_max` no body is read or, if `discards`, the body is read to its end and discarded.
     """
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await open_stream(address)
             writer.write(f"{head}Host: {authority_of(address)}\r\nConnection: close\r\n\r\n".encode() + body)
-            return await _reply(reader, body_bytes_max, discards)
+            return await _read_reply(reader, body_bytes_max, discards)
     except TimeoutError:
         return Reply(problem=f"no answer within {timeout_s:g} s")
     except OSError as error:
@@ -69,7 +69,7 @@ class _Answer(ResponseSink):
         self.is_whole = True
 
 
-async def _reply(reader: asyncio.StreamReader, body_bytes_max: int, discards: bool) -> Reply:
+async def _read_reply(reader: asyncio.StreamReader, body_bytes_max: int, discards: bool) -> Reply:
     answer = _Answer(discards)
     parser = ResponseParser(answer)
     parser.expect(False)

@@ -195,7 +195,7 @@ class ProgramLog:
             self._file.close()
         self._file = None if file is None else LogFile(file)
 
-    def line(self, process: str, stream: str, data: bytes) -> None:
+    def add_line(self, process: str, stream: str, data: bytes) -> None:
         """Add a line of a process, without its line feed."""
         text = one_line(plain(data))
         if not text:

@@ -26,7 +26,7 @@ PORT_STEP_CHECKS: Final = 10.0  # the least interval, as a multiple of the time 
 class StartTimer:
     """The time since a start, excluding periods in which this process did not run (suspend, SIGSTOP).
 
-    A pause is detected when a wait takes PAUSE_S longer than requested, as by the timing wheel (runtime/clock.py).
+    A suspension is detected when a wait takes PAUSE_S longer than requested, as by the timing wheel (runtime/clock.py).
     """
 
     def __init__(self, now: Now) -> None:
@@ -39,16 +39,16 @@ class StartTimer:
     async def pause(self, seconds: float) -> None:
         asked_s = self._now()
         await pause(seconds)
-        self._leave_out(self._now() - asked_s - seconds)
+        self._leave_out_suspension(self._now() - asked_s - seconds)
 
     async def wait_for(self, event: asyncio.Event, seconds: float) -> bool:
         """Return whether the event was set within the time."""
         asked_s = self._now()
         is_set = await wait_for(event, seconds)
-        self._leave_out(self._now() - asked_s - seconds)
+        self._leave_out_suspension(self._now() - asked_s - seconds)
         return is_set
 
-    def _leave_out(self, late_s: float) -> None:
+    def _leave_out_suspension(self, late_s: float) -> None:
         if late_s > PAUSE_S:
             self._began_s += late_s
 
@@ -60,7 +60,7 @@ async def until_answered(
     now: Now,
     step_share: float = READINESS_STEP_SHARE,
 ) -> bool:
-    """Return whether a check succeeded in time."""
+    """Repeat the check until it succeeds; return False if it does not within `timeout_s`."""
     timer = StartTimer(now)
     waited_s = 0.0
     while waited_s < timeout_s:
@@ -74,12 +74,14 @@ async def until_answered(
 
 def step_s(waited_s: float, took_s: float, step_share: float) -> float:
     """Return the time until the next check, `waited_s` after the start, if the last one took `took_s`."""
-    least_s = PORT_STEP_CHECKS * took_s if step_share == PORT_STEP_SHARE else 0.0  # a slow answer costs us nothing
+    least_s = (
+        PORT_STEP_CHECKS * took_s if step_share == PORT_STEP_SHARE else 0.0
+    )  # a slow answer of a program costs the activator nothing
     return max(waited_s * step_share, least_s, READINESS_STEP_MIN_S)
 
 
 async def until_command(unit: Unit, command: list[str], interval_s: float, timeout_s: float, now: Now) -> bool:
-    """Return whether the command ended with 0 in time."""
+    """Repeat the command until it ends with 0; return False if it does not within `timeout_s`."""
     timer = StartTimer(now)
     while timer.elapsed_s() < timeout_s:
         if await unit.run_beside(command, min(COMMAND_TIMEOUT_S, timeout_s)) == 0:

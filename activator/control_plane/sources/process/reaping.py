@@ -19,7 +19,7 @@ class Reaping:
         self._reaper = reaper  # None: it was started by a former process of the activator, or there is none
         self._pipe = None if reaper is None else reaper.stdin
         self.mark = mark
-        self._held: list[str] | None = None  # lines that are not reported yet
+        self._queued: list[str] | None = None  # lines to report in `report_queued`; None: lines are reported at once
         self.is_shared = False  # a later process of the activator has the pipe, too
         self.groups: set[int] = set()  # process groups, and sessions, that our programs lead
 
@@ -44,13 +44,13 @@ class Reaping:
             log.error("there is no reaper: local programs may survive if the activator is killed")
             return reaping
         reaping._pipe = os.fdopen(descriptor, "w")
-        reaping._held = []
+        reaping._queued = []
         return reaping
 
-    def own(self) -> None:
-        """Report the held lines: before that, this process may be given up, and its groups end with it."""
-        held, self._held = self._held, None
-        for line in held or ():
+    def report_queued(self) -> None:
+        """Report the queued lines and all later ones: this process is the activator now, and will not be given up."""
+        queued, self._queued = self._queued, None
+        for line in queued or ():
             self._report(line)
 
     @property
@@ -63,23 +63,23 @@ class Reaping:
         """The descriptor of the pipe; -1 without a reaper."""
         return -1 if self._pipe is None else self._pipe.fileno()
 
-    def born(self, group: int) -> None:
+    def add_group(self, group: int) -> None:
         self.groups.add(group)
         self._report(f"+{group}\n")
 
-    def handed_over(self, group: int) -> None:
-        """Register a group of a former process of the activator, which the reaper knows."""
+    def adopt_group(self, group: int) -> None:
+        """Register a group of a former process of the activator; the reaper knows it already."""
         self.groups.add(group)
 
-    def exited(self, group: int) -> None:
+    def remove_group(self, group: int) -> None:
         self.groups.discard(group)
         self._report(f"-{group}\n")
 
-    def folder(self, path: str) -> None:
+    def add_folder(self, path: str) -> None:
         """Add a folder that the reaper is to remove."""
         self._report(f"={path}\n")
 
-    def engine(self, path: str) -> None:
+    def add_engine(self, path: str) -> None:
         """Add the socket of a container engine that creates containers with the activator's mark."""
         self._report(f"+{path}\n")
 
@@ -95,9 +95,9 @@ class Reaping:
                 self._reaper.wait()
 
     def _report(self, line: str) -> None:
-        if self._held is not None:
-            self._held.append(line)
-        if self._pipe is None or self._held is not None:
+        if self._queued is not None:
+            self._queued.append(line)
+        if self._pipe is None or self._queued is not None:
             return
         try:
             self._pipe.write(line)

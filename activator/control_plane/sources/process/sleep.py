@@ -36,7 +36,7 @@ async def wake(unit: Unit, sleep: Sleep) -> str:
 
 
 async def post(address: str, path: str, timeout_s: float, body: bytes = b"", discards: bool = False) -> str:
-    """Send a POST, without a body or of JSON; return why it was not answered with 2xx, or an empty string.
+    """Send a POST, with a body of JSON or none; return why it was not answered with 2xx, or an empty string.
 
     `discards`: the program is done when its response has ended, not when it begins.
     """

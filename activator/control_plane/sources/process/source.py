@@ -65,7 +65,7 @@ class ProcessSource(Source):
             self.autoscaler.needed,
             submit,
         )
-        self._grace_s: dict[str, float] = {}
+        self._grace_s: dict[str, float] = {}  # by group: how long the requests of its programs may still run
         self.busy = BusyWatch(
             tasks,
             self.supervisor.fleets.get,
@@ -104,7 +104,7 @@ class ProcessSource(Source):
         self.dependencies.refresh()
 
     def _set_scale(self, key: str, revision: Revision) -> None:
-        """Set the scale of a revision, and which parts of the output and the work of its programs are watched."""
+        """Set the scale of a revision, and whether its programs are asked for work and their output is shown."""
         running = self.supervisor.fleets.running(key)  # programs of a new revision were handed over
         if running and self.autoscaler.shown(key) is None:
             # The autoscaler reports changes of this number only, and its dependencies were met at its start.
@@ -135,18 +135,18 @@ class ProcessSource(Source):
     # --- operator commands ---
 
     def load(self, key: str, seconds: float | None) -> str:
-        """Load it, for `seconds` from when it is ready; None: until its idle time is over. Return a problem, if any."""
-        if self.supervisor.is_held:
+        """Load the revision for `seconds` from when it is ready; None: for its idle time. Return a problem, if any."""
+        if self.supervisor.is_frozen:
             return UPGRADING
-        if not self.autoscaler.hold(key, seconds):
+        if not self.autoscaler.keep_for_operator(key, seconds):
             return "it has no `process` or `container`"
-        self.supervisor.forgive(key)
-        self.groups.ask(key)
+        self.supervisor.forget_failures(key)
+        self.groups.load_for_operator(key)
         return ""
 
     def unload(self, key: str) -> str:
-        """Stop its programs after their requests, including those that sleep. Return a problem, if any."""
-        if self.supervisor.is_held:
+        """Stop the revision's programs after their requests, and those that sleep. Return a problem, if any."""
+        if self.supervisor.is_frozen:
             return UPGRADING
         least = self.autoscaler.minimum(key)
         if least is None:
@@ -158,21 +158,21 @@ class ProcessSource(Source):
         users = self.dependencies.users_of(key)
         if users:
             return f"{users[0]} depends on it, and is loaded: unload that first"
-        self.supervisor.stop_all(key, "by `unload`")  # first: the release would put them to sleep
-        self.autoscaler.release(key)
+        self.supervisor.stop_all(key, "by `unload`")  # first: the autoscaler would put them to sleep
+        self.autoscaler.unload(key)
         self.groups.unload(key)
         return ""
 
     def restart(self, key: str) -> str:
-        """Replace its programs by new ones; the old ones finish their requests. Return a problem, if any."""
-        if self.supervisor.is_held:
+        """Replace the revision's programs by new ones; the old ones finish their requests. Return a problem, if any."""
+        if self.supervisor.is_frozen:
             return UPGRADING
         if self.autoscaler.minimum(key) is None:
             return "it has no `process` or `container`"
         group = self.groups.of(key)
         if group is not None:  # the new ones may not fit beside the old ones
             return f"it is in the group {group.rule.name}: `unload` it, and `load` it"
-        self.supervisor.forgive(key)
+        self.supervisor.forget_failures(key)
         self.supervisor.restart(key)
         return ""
 
@@ -228,8 +228,8 @@ class ProcessSource(Source):
             self._panicked(f"{TASK}group {group}", key, error, self._now())
             log.error("an internal error in the group %s", group, exc_info=error)
 
-    def released(self, key: str) -> None:
-        self.autoscaler.release(key)
+    def stopped_by_other(self, key: str) -> None:
+        self.autoscaler.unload(key)
 
     def grace_of(self, group: str) -> float | None:
         return self._grace_s.get(group)

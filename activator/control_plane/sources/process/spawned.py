@@ -20,7 +20,7 @@ import uvloop
 
 from activator.runtime.units import KIB
 
-BUFFER_BYTES_MAX: Final = 64 * KIB  # read from a pipe and not taken
+BUFFER_BYTES_MAX: Final = 64 * KIB  # read from a pipe, and not yet returned by `read`
 
 
 class RunningProcess:
@@ -49,7 +49,7 @@ class RunningProcess:
     def leave(self) -> None:
         """Leave the process to another process of the activator: `wait` returns, and its end is not reported.
 
-        A process that was started here is waited for when it has ended.
+        This process still waits for the end of one that it has started itself.
         """
         self.close()
         self._ended.set()
@@ -104,13 +104,13 @@ class TakenOver(RunningProcess):
     def __init__(self, pid: int, pidfd: int, pipes: Sequence[OutputPipe]) -> None:
         super().__init__(pid, pipes)
         self._pidfd = pidfd
-        self._loop.add_reader(pidfd, self._has_ended)
+        self._loop.add_reader(pidfd, self._on_end)
 
     def leave(self) -> None:
         super().leave()
         self._close_pidfd()
 
-    def _has_ended(self) -> None:
+    def _on_end(self) -> None:
         self._close_pidfd()
         self._set_ended(None)
 
@@ -122,13 +122,13 @@ class TakenOver(RunningProcess):
 
 
 class PipeReader(asyncio.Protocol):
-    """The data of one pipe, read by one task. Reading stops while BUFFER_BYTES_MAX are not taken."""
+    """The data of one pipe, read by one task. Reading pauses while more than BUFFER_BYTES_MAX are buffered."""
 
     def __init__(self) -> None:
         self._data = bytearray()
         self._arrived = asyncio.Event()
         self._has_ended = False
-        self._is_held = False
+        self._is_suspended = False
         self._is_paused = False
         self._transport: asyncio.ReadTransport | None = None
 
@@ -139,21 +139,21 @@ class PipeReader(asyncio.Protocol):
             await self._arrived.wait()
         data = bytes(self._data if limit < 0 else self._data[:limit])
         del self._data[: len(data)]
-        self._update()
+        self._pause_or_resume()
         return data
 
-    def hold(self) -> bytes:
-        """Stop reading until `resume`. Return the data that have not been taken."""
-        self._is_held = True
-        self._update()
+    def suspend(self) -> bytes:
+        """Stop reading until `resume`. Return the data that are still buffered."""
+        self._is_suspended = True
+        self._pause_or_resume()
         data = bytes(self._data)
         self._data.clear()
         return data
 
     def resume(self) -> None:
-        """Continue after `hold`."""
-        self._is_held = False
-        self._update()
+        """Continue after `suspend`."""
+        self._is_suspended = False
+        self._pause_or_resume()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.ReadTransport, transport)  # uvloop's are no subclass
@@ -161,17 +161,17 @@ class PipeReader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         self._arrived.set()
-        self._update()
+        self._pause_or_resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_ended = True
         self._transport = None
         self._arrived.set()
 
-    def _update(self) -> None:
+    def _pause_or_resume(self) -> None:
         """Pause or resume reading."""
         transport = self._transport
-        is_paused = self._is_held or len(self._data) > BUFFER_BYTES_MAX
+        is_paused = self._is_suspended or len(self._data) > BUFFER_BYTES_MAX
         if transport is None or transport.is_closing() or is_paused == self._is_paused:
             return
         self._is_paused = is_paused
@@ -182,7 +182,7 @@ class PipeReader(asyncio.Protocol):
 
 
 class OutputPipe:
-    """The pipe of one stream of a process; the writing end is `end` until the process has it.
+    """The pipe of one stream of a process; `writing_end` is open until the process has it.
 
     `reading`: the reading end of a pipe that exists already, and belongs to this object; the process has the other end.
 
@@ -194,34 +194,34 @@ class OutputPipe:
         self.name = name
         self.reader = PipeReader()
         self._transport: asyncio.ReadTransport | None = None
-        self.end = -1
+        self.writing_end = -1
         if reading is None:
-            reading, self.end = os.pipe()
+            reading, self.writing_end = os.pipe()
         self._reading = io.FileIO(reading, closefd=not isinstance(asyncio.get_running_loop(), uvloop.Loop))
 
     async def connect(self, owner: tuple[int, int] | None) -> None:
         """Connect the reading end. `owner`: the user and group that must be able to open it by name. Raises OSError."""
         if owner is not None:
-            os.fchown(self.end, *owner)
-        if self.end >= 0:
-            os.fchmod(self.end, 0o622)  # also for a user that the program becomes (`su`)
+            os.fchown(self.writing_end, *owner)
+        if self.writing_end >= 0:
+            os.fchmod(self.writing_end, 0o622)  # also for a user that the program becomes (`su`)
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.connect_read_pipe(lambda: self.reader, self._reading)
 
-    def hold(self) -> tuple[int, bytes]:
-        """Stop reading. Return a new descriptor of the reading end, and the data that have been read but not taken.
+    def suspend(self) -> tuple[int, bytes]:
+        """Stop reading. Return a new descriptor of the reading end, and the data that are still buffered.
 
-        After the end of the stream, the descriptor is at its end, too. Raises OSError.
+        If the stream has ended, the descriptor is at its end, too. Raises OSError.
         """
         if self._transport is None or self._transport.is_closing():
             reading, end = os.pipe()
             os.close(end)
         else:
             reading = os.dup(self._reading.fileno())
-        return reading, self.reader.hold()
+        return reading, self.reader.suspend()
 
     def resume(self) -> None:
-        """Continue to read after `hold`."""
+        """Continue to read after `suspend`."""
         self.reader.resume()
 
     def close(self) -> None:
@@ -246,17 +246,17 @@ async def spawn(
         for name in ("stderr", "stdout"):
             pipe = OutputPipe(name)
             undo.callback(pipe.close)
-            ends.callback(os.close, pipe.end)
+            ends.callback(os.close, pipe.writing_end)
             await pipe.connect(owner)
             pipes.append(pipe)
         error, out = pipes
-        spawned = ChildHandle(_start(command, variables, directory, out.end, error.end), pipes)
+        spawned = ChildHandle(_start(command, variables, directory, out.writing_end, error.writing_end), pipes)
         undo.pop_all()
     return spawned
 
 
 def spawn_silent(command: Sequence[str], variables: Mapping[str, str], directory: str | None) -> ChildHandle:
-    """Start a program as `spawn` does, without its output. Raises OSError."""
+    """Start a program as `spawn` does, and discard its output. Raises OSError."""
     return ChildHandle(_start(command, variables, directory, subprocess.DEVNULL, subprocess.DEVNULL))
 
 

@@ -58,7 +58,7 @@ class ProgramListener(Protocol):
     def programs_changed(self, key: str, group: str) -> None:
         """Handle a new state of a process of the revision that counts in the group."""
 
-    def released(self, key: str) -> None:
+    def stopped_by_other(self, key: str) -> None:
         """Handle a process of the revision that another program has stopped."""
 
     def grace_of(self, group: str) -> float | None:
@@ -91,9 +91,9 @@ class ProcessSupervisor(LifetimeListener):
         self._now = now
         self._units = units
         self.fleets = Fleets()
-        self.given = GivenPrograms(self.fleets, units)  # while they are handed over
+        self.given = GivenPrograms(self.fleets, units)  # the programs while they are handed over
         self._closed = False
-        self.is_held = False  # no program is started or stopped, because they are being handed over
+        self.is_frozen = False  # no program is started or stopped, because they are being handed over
         self._received: Received | None = None  # programs that a former process of the activator has handed over
         self._terminal = Terminal()
         self.first_start: tuple[float, float] | None = None  # when the first process was started, and when it was ready
@@ -104,17 +104,17 @@ class ProcessSupervisor(LifetimeListener):
         """Add or replace a revision with a program; a change applies to the processes that are started from now on."""
         program = revision.program
         assert program is not None
-        self._units.known(revision)
+        self._units.prepare(revision)
         fleet = self.fleets.get(key)
         if fleet is None:
             fleet = self.fleets.by_key[key] = Fleet(key, revision, ProgramLog(self._terminal, self._now))
             if self._received is not None:
-                self._take_over(fleet, self._received)
+                self._continue_programs(fleet, self._received)
         else:
             is_other = fleet.revision != revision
             fleet.revision = revision
             if is_other:
-                self.forgive(key)
+                self.forget_failures(key)
         fleet.configure_log(program)
 
     def drop_revision(self, key: str) -> None:
@@ -135,13 +135,13 @@ class ProcessSupervisor(LifetimeListener):
             fleet.wanted, fleet.may_sleep = count, may_sleep
             self._reconcile(fleet)
 
-    def forgive(self, key: str) -> None:
+    def forget_failures(self, key: str) -> None:
         """Forget the failed starts of a revision, which may have been corrected: it may be started at once."""
         fleet = self.fleets.get(key)
         if fleet is not None and (fleet.crashes or fleet.failure or fleet.not_before_s > self._now()):
-            fleet.works()
+            fleet.forget_failures()
             fleet.not_before_s = 0.0
-            self._tasks.start("restart", self._after_backoff(fleet))
+            self._tasks.start("restart", self._reconcile_after_backoff(fleet))
 
     def stop_asleep(self, key: str, count: int) -> None:
         """Stop `count` of the sleeping processes."""
@@ -162,7 +162,7 @@ class ProcessSupervisor(LifetimeListener):
             self._reconcile(fleet)
 
     def move(self, key: str, home: str, restart: bool) -> None:
-        """Move a revision into this group: its present processes too, or, if `restart`, they are stopped."""
+        """Move a revision into this group; its present processes are moved too or, if `restart`, stopped."""
         fleet = self.fleets.get(key)
         if fleet is None:
             return
@@ -179,13 +179,13 @@ class ProcessSupervisor(LifetimeListener):
         return self.fleets.counts(key, group, self._now())
 
     def drained(self, key: str, identity: str) -> None:
-        """Note the data plane's report that this pod has no request any more."""
+        """Record the data plane's report that this pod has no request any more."""
         process = self.fleets.process(key, identity)
         if process is not None:
             process.drained.set()
 
     def taken(self, taken: PodTaken) -> None:
-        """Note the data plane's report about the one request of this pod, which is then no longer a pod (`once.py`)."""
+        """Record the data plane's report about the one request of this pod, which ends the pod (`once.py`)."""
         process = self.fleets.process(taken.key, taken.identity)
         if process is None:
             return
@@ -193,7 +193,7 @@ class ProcessSupervisor(LifetimeListener):
         process.failed_for = taken.failure or process.failed_for
         fleet = self.fleets.get(taken.key)
         if fleet is not None:
-            fleet.works()
+            fleet.forget_failures()
         if taken.is_over:
             self._submit(PodGone(taken.key, SOURCE, taken.identity))
 
@@ -224,17 +224,17 @@ class ProcessSupervisor(LifetimeListener):
 
     # --- the hand-over to another process of the activator ---
 
-    def hold(self) -> None:
-        """Start and stop nothing until `release`."""
-        self.is_held = True
+    def freeze(self) -> None:
+        """Start and stop nothing until `unfreeze`."""
+        self.is_frozen = True
 
-    def own(self, former: Iterable[int]) -> None:
+    def take_ownership(self, former: Iterable[int]) -> None:
         """Own the programs that were handed over by these processes: until then nothing here ends them."""
-        self._units.own(former)
+        self._units.take_ownership(former)
 
-    def release(self) -> None:
-        """Continue after `hold`."""
-        self.is_held = False
+    def unfreeze(self) -> None:
+        """Start and stop programs again, after `freeze`; programs that were given away and not taken are kept."""
+        self.is_frozen = False
         if self._received is not None:
             self._received.close()  # a revision that is set from now on is another one
             self._received = None
@@ -244,8 +244,8 @@ class ProcessSupervisor(LifetimeListener):
         for fleet in self.fleets.all():
             self._reconcile(fleet)
 
-    def have_been_taken(self, identities: Iterable[str]) -> None:
-        """Note programs for one request that had it before this process became the activator."""
+    def record_taken_before(self, identities: Iterable[str]) -> None:
+        """Record that these programs received their one request before this process became the activator."""
         for identity in identities:
             key = identity.rpartition("#")[0]
             self.taken(PodTaken(key, identity, False, ""))
@@ -260,9 +260,9 @@ class ProcessSupervisor(LifetimeListener):
         """Continue the programs of a former process of the activator when their revisions are set."""
         self._received = received
         self.fleets.born = received.programs.born
-        self._units.use(received.programs)
+        self._units.restore_shared(received.programs)
 
-    def _take_over(self, fleet: Fleet, received: Received) -> None:
+    def _continue_programs(self, fleet: Fleet, received: Received) -> None:
         handed = received.fleets.pop(fleet.key, None)
         if handed is None:
             return
@@ -272,9 +272,9 @@ class ProcessSupervisor(LifetimeListener):
         for program in handed.programs:
             identity = program.identity
             unit = self._units.take_over(
-                *(fleet.revision, program, received.take(identity), partial(fleet.log.line, identity))
+                *(fleet.revision, program, received.take(identity), partial(fleet.log.add_line, identity))
             )
-            self.gpus.taken(program.gpus, identity)
+            self.gpus.register(program.gpus, identity)
             process = self._new_process(fleet, identity, unit, settings.sleep, program.gpus)
             process.is_handed, process.was_ready = True, program.is_ready
             process.started_s = program.started_s
@@ -286,19 +286,19 @@ class ProcessSupervisor(LifetimeListener):
         if fleet.failure:
             self._submit(RevisionFailed(fleet.key, fleet.failure, fleet.not_before_s))
         if fleet.not_before_s > self._now():
-            self._tasks.start("restart", self._after_backoff(fleet))
+            self._tasks.start("restart", self._reconcile_after_backoff(fleet))
 
     # --- reconciling ---
 
     def _reconcile(self, fleet: Fleet) -> None:
         """Start or stop processes; nothing is started for a dropped revision, or while everything is being stopped."""
-        if self._closed or self.is_held or self.fleets.get(fleet.key) is not fleet:
+        if self._closed or self.is_frozen or self.fleets.get(fleet.key) is not fleet:
             return
         try:
             self._start_or_stop(fleet)
         except Exception as error:  # e.g. no free port; while the load stays the same nothing else would try again
             fleet.not_before_s = self._now() + self._internal_error(fleet, "processes", error)
-            self._tasks.start("restart", self._after_backoff(fleet))
+            self._tasks.start("restart", self._reconcile_after_backoff(fleet))
 
     def _internal_error(self, fleet: Fleet, part: str, error: Exception) -> float:
         backoff_s = self._panicked(f"{TASK}processes of {fleet.key}", part, error, self._now())
@@ -308,7 +308,7 @@ class ProcessSupervisor(LifetimeListener):
     def _start_or_stop(self, fleet: Fleet) -> None:
         running = fleet.running()
         if (missing := fleet.wanted - len(running)) > 0:
-            self._add(fleet, missing)
+            self._wake_or_start(fleet, missing)
             return
         # Stop those that are not ready first and busy ones last; among equals the youngest first.
         running.reverse()
@@ -319,7 +319,7 @@ class ProcessSupervisor(LifetimeListener):
             else:
                 self.stop(process, self._listener.stop_reason(fleet.key, fleet.wanted))
 
-    def _add(self, fleet: Fleet, missing: int) -> None:
+    def _wake_or_start(self, fleet: Fleet, missing: int) -> None:
         if self._now() < fleet.not_before_s:
             return
         asleep = fleet.asleep()
@@ -328,7 +328,7 @@ class ProcessSupervisor(LifetimeListener):
             process.wake_asked.set()
             missing -= 1
         missing = min(missing - fleet.falling_asleep(), fleet.room())  # one that falls asleep is woken then
-        if missing > 0 and not self.fleets.is_being_left(self._units.claim_of(fleet.revision)):
+        if missing > 0 and not self.fleets.is_about_to_be_free(self._units.claim_of(fleet.revision)):
             for _ in range(min(missing, STARTING_MAX - fleet.starting())):
                 if not self._start(fleet):
                     return
@@ -346,16 +346,16 @@ class ProcessSupervisor(LifetimeListener):
         settings = fleet.revision.program
         assert settings is not None
         identity = self.fleets.next_identity(fleet.key)
-        gpus = self.gpus.take(settings.gpus, identity)
+        gpus = self.gpus.assign(settings.gpus, identity)
         if gpus is None:
             return False
         try:
-            unit = self._units.make(fleet.revision, identity, gpus, partial(fleet.log.line, identity))
+            unit = self._units.make(fleet.revision, identity, gpus, partial(fleet.log.add_line, identity))
         except BaseException:
-            self.gpus.give_back(identity)
+            self.gpus.release(identity)
             raise
         if unit is None:
-            self.gpus.give_back(identity)
+            self.gpus.release(identity)
             return False
         process = self._new_process(fleet, identity, unit, settings.sleep, gpus)
         self._submit_pod(process)
@@ -383,10 +383,10 @@ class ProcessSupervisor(LifetimeListener):
             process.stopping, process.stopped_for = True, why
             process.stop_asked.set()
             self._submit(PodGone(process.key, SOURCE, process.identity))
-            self._count_ready(process)
+            self._report_ready(process)
             self._listener.programs_changed(process.key, process.home)
 
-    def _count_ready(self, process: LocalProcess) -> None:
+    def _report_ready(self, process: LocalProcess) -> None:
         fleet = self.fleets.get(process.key)
         if fleet is not None and process.ready:
             self._listener.ready_changed(fleet.key, fleet.ready())
@@ -408,9 +408,9 @@ class ProcessSupervisor(LifetimeListener):
         if cause and not process.stopping and not self._closed:
             if process.ready and process.unit.was_stopped():
                 log.info("%s was stopped by another program: it is started when a request comes", process.identity)
-                self._listener.released(process.key)
+                self._listener.stopped_by_other(process.key)
             else:
-                self._crashed(fleet, process, cause)
+                self._record_crash(fleet, process, cause)
         self._reconcile(fleet)
         self._listener.programs_changed(process.key, process.home)
 
@@ -447,14 +447,14 @@ class ProcessSupervisor(LifetimeListener):
         process.ready = process.carries = True
         if self.first_start is None:
             self.first_start = (process.started_s, self._now())
-        if not process.is_once:  # else its request does it: several that end before their request are no success
-            fleet.works()
+        if not process.is_once:  # else its request ends the failures: a copy that ends before its request is no success
+            fleet.forget_failures()
         fleet.not_before_s = 0.0
         if fleet.failure:
             fleet.failure = ""
             self._submit(RevisionRecovered(fleet.key))
         self._submit_pod(process)
-        self._count_ready(process)
+        self._report_ready(process)
         self._reconcile(fleet)
         self._listener.programs_changed(process.key, process.home)
 
@@ -463,13 +463,13 @@ class ProcessSupervisor(LifetimeListener):
     def _remove_exited(self, fleet: Fleet, process: LocalProcess) -> None:
         fleet.processes.pop(process.identity, None)
         self.fleets.leaving.pop(process.identity, None)
-        if self.gpus.give_back(process.identity):
+        if self.gpus.release(process.identity):
             for other in self.fleets.all():
                 if other is not fleet and other.wants_gpus():
                     self._reconcile(other)
         if not process.stopping:
             self._submit(PodGone(fleet.key, SOURCE, process.identity))
-            self._count_ready(process)
+            self._report_ready(process)
         if self.fleets.get(fleet.key) is not fleet and not fleet.processes:
             fleet.log.close()
         if process.unit.claim:
@@ -477,8 +477,8 @@ class ProcessSupervisor(LifetimeListener):
                 if other is not fleet and self._units.may_claim(other.revision, process.unit.claim):
                     self._reconcile(other)  # it waited for the port
 
-    def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
-        fleet.crashed(cause, process)
+    def _record_crash(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
+        fleet.count_crash(cause, process)
         most_s = process.unit.retry_max_s or CRASH_BACKOFF_MAX_S
         backoff_s = grown_s(CRASH_BACKOFF_INITIAL_S, fleet.crashes - 1, most_s)
         fleet.not_before_s = self._now() + backoff_s
@@ -487,9 +487,9 @@ class ProcessSupervisor(LifetimeListener):
         if fleet.crashes >= CRASHES_MAX and not any(other.ready for other in fleet.running()):
             fleet.failure = cause
             self._submit(RevisionFailed(fleet.key, cause, fleet.not_before_s))
-        self._tasks.start("restart", self._after_backoff(fleet))
+        self._tasks.start("restart", self._reconcile_after_backoff(fleet))
 
-    async def _after_backoff(self, fleet: Fleet) -> None:
+    async def _reconcile_after_backoff(self, fleet: Fleet) -> None:
         # A timer of the loop may fire some milliseconds early, and while the load stays the same nothing else retries.
         while (left_s := fleet.not_before_s - self._now()) > 0.0:
             await pause(left_s)

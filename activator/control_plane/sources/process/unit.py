@@ -92,7 +92,7 @@ class Unit(ABC):
     async def stop(self) -> None:
         """Ask it to end; return when the request is sent, after its grace at the latest. It may still run then."""
 
-    async def emptied(self, timeout_s: float) -> None:
+    async def until_empty(self, timeout_s: float) -> None:
         """Return when all of its processes have ended, or after the time."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -109,8 +109,8 @@ class Unit(ABC):
         """End it now, and release everything except what `remove` waits for."""
 
     @abstractmethod
-    async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
-        """Return when no process of it is left. `is_held`: its resources may be reused only then."""
+    async def remove(self, holds_resources: bool, is_closing: Callable[[], bool]) -> None:
+        """Return when no process of it is left. `holds_resources`: others get its budget or GPUs only then."""
 
     @abstractmethod
     def disown(self) -> None:
@@ -148,7 +148,7 @@ class Units(ABC):
     """A factory of units."""
 
     @abstractmethod
-    def known(self, revision: Revision) -> None:
+    def prepare(self, revision: Revision) -> None:
         """Prepare for the first start of the revision, as far as that is possible now."""
 
     @abstractmethod
@@ -159,15 +159,15 @@ class Units(ABC):
         """Create the unit of a program that a former process of the activator hands over; `start` continues it."""
         raise NotImplementedError
 
-    def describe(self, programs: HandedPrograms) -> HandedPrograms:
-        """Add the state that all programs share."""
+    def with_shared_state(self, programs: HandedPrograms) -> HandedPrograms:
+        """Return the programs with the state that all of them share."""
         raise NotImplementedError
 
-    def use(self, programs: HandedPrograms) -> None:
-        """Continue with what all programs share, before any is created."""
+    def restore_shared(self, programs: HandedPrograms) -> None:
+        """Restore the state that all programs share, before any unit is created."""
         raise NotImplementedError
 
-    def own(self, former: Iterable[int]) -> None:
+    def take_ownership(self, former: Iterable[int]) -> None:
         """Own the programs that were handed over by these processes: until then nothing here ends them."""
         raise NotImplementedError
 

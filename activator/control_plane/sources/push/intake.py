@@ -133,13 +133,14 @@ class PushIntake:
         self.verdict_totals: dict[ReportOutcome, int] = {}
         self.validation_totals: dict[ProbeOutcome, int] = {}
 
-    async def take(self, report: Report, peer: str) -> ReportOutcome:
+    async def receive(self, report: Report, peer: str) -> ReportOutcome:
         """Validate and apply one report that came from the IP address `peer`."""
-        verdict = await self._judge(report, peer)
+        verdict = await self._check_and_submit(report, peer)
         self.verdict_totals[verdict] = self.verdict_totals.get(verdict, 0) + 1
         return verdict
 
-    async def _judge(self, report: Report, peer: str) -> ReportOutcome:
+    async def _check_and_submit(self, report: Report, peer: str) -> ReportOutcome:
+        """Check a report, by a probe of the pod if necessary, and submit it if it is valid; return the outcome."""
         parsed = parse_address(report.address)
         if parsed is None:
             return ReportOutcome.BAD_ADDRESS
@@ -169,9 +170,9 @@ class PushIntake:
             verdict = await self._validate(pod, report, request)
             if verdict is not None:
                 return verdict
-        return await self._apply(ObservedPod(key, PUSH, report.pod, address, _STATUS[report.state]))
+        return await self._submit(ObservedPod(key, PUSH, report.pod, address, _STATUS[report.state]))
 
-    async def _apply(self, change: ObservedPod) -> ReportOutcome:
+    async def _submit(self, change: ObservedPod) -> ReportOutcome:
         future = self._submit_with_outcome(change)
         done, _ = await asyncio.wait({future}, timeout=self._answer_within_s)
         return _VERDICTS[future.result()] if done else ReportOutcome.WAITING

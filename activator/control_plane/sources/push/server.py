@@ -92,7 +92,7 @@ class PushServer:
         if len(reports) > PUSH_REPORTS_MAX:
             return _problem(413, f"{len(reports)} reports at once, expected at most {PUSH_REPORTS_MAX}")
         peer = request.remote or ""
-        verdicts = await asyncio.gather(*(self._intake.take(report, peer) for report in reports))
+        verdicts = await asyncio.gather(*(self._intake.receive(report, peer) for report in reports))
         answers = [{"pod": report.pod, "outcome": verdict.value} for report, verdict in zip(reports, verdicts)]
         if isinstance(body, list):
             return _json(200, answers)

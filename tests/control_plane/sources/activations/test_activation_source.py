@@ -357,10 +357,10 @@ def test_every_pod_that_answers_or_does_no_more_counts() -> None:
 def test_what_writers_have_met_is_told() -> None:
     world = declared()
     world.turn()
-    world.source.noted(KEY, (ConditionSpec("Degraded", "True", "NotOwned", "Somebody else owns it."),))
+    world.source.record_notes(KEY, (ConditionSpec("Degraded", "True", "NotOwned", "Somebody else owns it."),))
     world.turn()
     assert world.condition("Degraded").reason == "NotOwned"
-    world.source.noted(KEY, ())
+    world.source.record_notes(KEY, ())
     world.turn()
     assert world.condition("Degraded").status == "False"
 

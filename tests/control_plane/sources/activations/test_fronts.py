@@ -14,7 +14,7 @@ from activator.control_plane.reconcile.traffic_wanted import Position
 from activator.control_plane.scaling.rule import ScalingRule
 from activator.control_plane.sources.activations.fronts import ENTRY_LINGERS_S, ENTRY_RETRY_S, FrontInputs, Fronts
 from activator.control_plane.sources.activations.objects import AnnotatedService, FrontSliceRead, Workload
-from activator.control_plane.sources.activations.service_front import Refused, missing_family, taken_ports
+from activator.control_plane.sources.activations.service_front import Refused, missing_family, usable_ports
 from tests.manual_clock import ManualClock
 
 HTTP = {"name": "http", "port": 80, "targetPort": "http"}
@@ -48,17 +48,17 @@ def declared(**transparent: Any) -> Declared:
     ],
 )
 def test_what_cannot_be_taken(spec: dict[str, Any], reason: str) -> None:
-    found = taken_ports(service(**spec), declared(), WORKLOAD, "default/web")
+    found = usable_ports(service(**spec), declared(), WORKLOAD, "default/web")
     assert isinstance(found, Refused)
     assert found.reason == reason
 
 
 def test_a_port_is_the_same_by_name_and_by_number() -> None:
     for port in (HTTP, {**HTTP, "targetPort": 8080}, {"port": 8080}):
-        found = taken_ports(service(ports=[port]), declared(), WORKLOAD, "default/web")
+        found = usable_ports(service(ports=[port]), declared(), WORKLOAD, "default/web")
         assert not isinstance(found, Refused), port
     both = [HTTP, {"name": "other", "port": 81, "targetPort": 8080}]
-    assert len(taken_ports(service(ports=both), declared(), WORKLOAD, "default/web")) == 2
+    assert len(usable_ports(service(ports=both), declared(), WORKLOAD, "default/web")) == 2
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ class Cluster:
 
     def work_out(self, key: str = "default/web", ready: int = 0, is_ours: bool = True) -> Any:
         inputs = FrontInputs(WORKLOAD, ready, ready, ready)
-        return self.fronts.work_out(key, declared(), ScalingRule(), inputs, is_ours)
+        return self.fronts.decide(key, declared(), ScalingRule(), inputs, is_ours)
 
     def write(self, outcome: Any) -> None:
         """What is wanted is there."""
@@ -163,14 +163,14 @@ def test_a_service_of_two_families_has_a_slice_of_each_once_the_activator_has_bo
     here = Cluster()
     here.put(service(ipFamilies=["IPv4", "IPv6"]))
     here.fronts.declare("default/web", declared(), "2026")
-    here.fronts.own_changed(own_slice("IPv4", "10.0.0.9"))
+    here.fronts.replica_slice_changed(own_slice("IPv4", "10.0.0.9"))
     outcome = here.work_out()
     assert (outcome.traffic, outcome.condition.reason) == (None, "AddressFamily")
     here.marked.clear()
-    here.fronts.own_changed(own_slice("IPv6"))
+    here.fronts.replica_slice_changed(own_slice("IPv6"))
     assert here.marked == {"default/web"}
     assert here.work_out().traffic is not None, "no replica has an address yet: that is another thing"
-    here.fronts.own_changed(own_slice("IPv6", "fd00::9"))
+    here.fronts.replica_slice_changed(own_slice("IPv6", "fd00::9"))
     slices = here.work_out().traffic.slices
     assert [(one.address_type, len({port.number for port in one.ports})) for one in slices] == [
         ("IPv4", 1),

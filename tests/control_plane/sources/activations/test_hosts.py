@@ -22,7 +22,7 @@ def test_the_oldest_that_names_a_host_has_it_and_whoever_is_concerned_is_told(
     named: dict[str, tuple[str, frozenset[str]]] = {}
     for key, created, hosts in steps:
         before = {host: holder_of(named, host) for host in ("x.y", "*.y", "z", "*")}
-        told = claims.name(key, created, hosts)
+        told = claims.set_named(key, created, hosts)
         named[key] = (created, hosts)
         expected: set[str] = set()
         for host, holder in before.items():

@@ -63,7 +63,7 @@ class World:
         return self.state.position
 
     def is_held(self) -> bool:
-        return self.state.is_held
+        return self.state.keeps_pods
 
     def pods(self, ready: int, replicas: int | None = None) -> Position:
         self.ready = ready
@@ -311,7 +311,7 @@ class PathMachine(RuleBasedStateMachine):
     @invariant()
     def zero_is_decided_only_where_requests_are_seen(self) -> None:
         world = self.world
-        if world.state.is_held or (world.ready == 0 and world.replicas == 0):
+        if world.state.keeps_pods or (world.ready == 0 and world.replicas == 0):
             return
         assert world.state.position is ALONE
         assert world.now_s >= self.alone_since_s + world.rule.settle_s + world.rule.grace_s - 1e-9

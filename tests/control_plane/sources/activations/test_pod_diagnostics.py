@@ -53,7 +53,7 @@ class World:
 
 def test_it_looks_less_and_less_often_until_requests_come() -> None:
     world = World()
-    world.diagnostics.set("default/hello", LABELS)
+    world.diagnostics.set_labels("default/hello", LABELS)
     world.run(POD_DIAGNOSIS_INTERVAL_S * 0.9)
     assert world.listed == []
     world.run(60.0)
@@ -64,7 +64,7 @@ def test_it_looks_less_and_less_often_until_requests_come() -> None:
         world.diagnostics.expedite("default/hello")
         world.run(POD_DIAGNOSIS_INTERVAL_S)
     assert len(world.listed) - seldom >= 15
-    world.diagnostics.set("default/hello", None)
+    world.diagnostics.set_labels("default/hello", None)
     listed = len(world.listed)
     world.run(60.0)
     assert len(world.listed) == listed
@@ -73,10 +73,10 @@ def test_it_looks_less_and_less_often_until_requests_come() -> None:
 def test_a_revision_that_turns_again_and_again_is_looked_at_once() -> None:
     world = World()
     for number in range(10_000):
-        world.diagnostics.set(f"default/a-{number % 3}", LABELS)
-        world.diagnostics.set(f"default/a-{number % 3}", None)
+        world.diagnostics.set_labels(f"default/a-{number % 3}", LABELS)
+        world.diagnostics.set_labels(f"default/a-{number % 3}", None)
     assert len(world.diagnostics) == 0
-    world.diagnostics.set("default/hello", LABELS)
+    world.diagnostics.set_labels("default/hello", LABELS)
     world.run(2.0)
     assert world.listed == ["default/hello"]
 
@@ -84,8 +84,8 @@ def test_a_revision_that_turns_again_and_again_is_looked_at_once() -> None:
 def test_a_defect_in_one_look_ends_no_other() -> None:
     world = World()
     world.breaks.add("default/broken")
-    world.diagnostics.set("default/broken", LABELS)
-    world.diagnostics.set("default/hello", LABELS)
+    world.diagnostics.set_labels("default/broken", LABELS)
+    world.diagnostics.set_labels("default/hello", LABELS)
     world.run(2.0)
     assert (world.listed, world.diagnostics.errors_total) == (["default/hello"], 1)
     world.breaks.clear()

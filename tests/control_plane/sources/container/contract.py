@@ -81,7 +81,7 @@ async def _check_life(engine: Engine, name: str, body: dict[str, object], pauses
         seen = b""
         async with asyncio.timeout(10.0):
             while b"listening" not in seen:
-                seen += b"".join(position.take(piece) for piece in frames.feed(await log.read(1024)))
+                seen += b"".join(position.unread_part(piece) for piece in frames.feed(await log.read(1024)))
     since_s = position.since_s()
     assert since_s is not None, "each message has a time"
     position.resume()
@@ -89,7 +89,7 @@ async def _check_life(engine: Engine, name: str, body: dict[str, object], pauses
     async with engine.streamed("GET", f"/containers/{name}/logs", query) as log:
         again = await log.read()
     assert b"listening" in again
-    assert b"".join(position.take(piece) for piece in Demultiplexer().feed(again)) == b""
+    assert b"".join(position.unread_part(piece) for piece in Demultiplexer().feed(again)) == b""
     ended = asyncio.ensure_future(_until_ended(engine, name))
     assert await status_of(engine, "POST", f"/containers/{name}/stop", {"t": "5"}) == 0
     await asyncio.wait_for(ended, 10.0)

@@ -214,8 +214,8 @@ def test_the_reaper_removes_what_carries_its_mark(tmp_path: Path) -> None:
             ours = fake.add("ours", "web", Labels={INSTANCE_LABEL: reaping.mark})
             await ours.start()
             fake.add("other", "web", Labels={INSTANCE_LABEL: "another"})
-            reaping.engine(fake.path)
-            reaping.engine(str(tmp_path / "nothing.sock"))
+            reaping.add_engine(fake.path)
+            reaping.add_engine(str(tmp_path / "nothing.sock"))
             await asyncio.to_thread(reaping.close)
             assert [one.name for one in fake.containers.values()] == ["other"]
 

@@ -164,7 +164,7 @@ def test_reading_resumes_behind_what_was_read_wherever_it_was_cut(is_terminal: b
         data = sent(position.since_s())[:most]
         for place in range(0, len(data), 17):
             for piece in messages.feed(data[place : place + 17]):
-                seen[piece.stream] = seen.get(piece.stream, b"") + position.take(piece)
+                seen[piece.stream] = seen.get(piece.stream, b"") + position.unread_part(piece)
         position.resume()
 
     expected: dict[str, bytes] = {}
@@ -186,10 +186,10 @@ def test_messages_without_times_pass_and_give_no_position() -> None:
     messages = Demultiplexer()
     texts = [b"no time\n", b"", b" \n", b"x" * 5_000, b"2026-13-01T00:00:00Z no month\n", b"9999-99-99T99:99:99Z "]
     data = b"".join(as_frame(1, text) for text in texts)
-    assert b"".join(position.take(piece) for piece in messages.feed(data)) == b"".join(texts)
+    assert b"".join(position.unread_part(piece) for piece in messages.feed(data)) == b"".join(texts)
     assert position.since_s() is None
     position.resume()
-    assert b"".join(position.take(piece) for piece in messages.feed(as_frame(1, b"again"))) == b"again"
+    assert b"".join(position.unread_part(piece) for piece in messages.feed(as_frame(1, b"again"))) == b"again"
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,11 @@ class Upgraded:
 
     def hand_over(self, revision: Revision) -> None:
         """Make the latter process take over as far as the former may still continue."""
-        self.former.supervisor.hold()
+        self.former.supervisor.freeze()
         assert self.former.supervisor.given.unsettled() == ""
         programs, descriptors = self.former.supervisor.given.hand_over()
         assert descriptors == []
-        self.latter.supervisor.hold()
+        self.latter.supervisor.freeze()
         sent = _PROGRAMS.decode(msgspec.msgpack.encode(programs))
         self.latter.supervisor.take_over(Received(sent, []))
         self.latter.want(revision)
@@ -66,8 +66,8 @@ class Upgraded:
     def commit(self) -> None:
         """Make the latter process the activator."""
         self.former.supervisor.detach()
-        self.latter.supervisor.own([])
-        self.latter.supervisor.release()
+        self.latter.supervisor.take_ownership([])
+        self.latter.supervisor.unfreeze()
 
     async def close(self) -> None:
         """End both, as after the commit: what the former does from then on has no effect."""
@@ -170,7 +170,7 @@ def test_the_former_process_continues_if_the_latter_gives_up(tmp_path: Path, is_
             await asyncio.wait_for(made.latter.supervisor.close(), 5.0)
         await made.latter.leave()
         assert made.ended(calls) == []
-        made.former.supervisor.release()
+        made.former.supervisor.unfreeze()
         container.write(b"after\n")
         await made.former.until(lambda: "after" in made.lines(made.former), "the output is read again")
         assert made.lines(made.former) == ["before", "after"]
@@ -205,7 +205,7 @@ def test_a_container_that_ends_during_the_hand_over_is_replaced_and_removed(
         else:
             await made.latter.supervisor.close()
             await made.latter.leave()
-            made.former.supervisor.release()
+            made.former.supervisor.unfreeze()
             await made.former.until(
                 lambda: [one.identity for one in made.former.ready()] == [f"{KEY}#2"], "another one is started"
             )
@@ -331,11 +331,11 @@ def test_what_is_handed_over_is_bounded(tmp_path: Path) -> None:
         for _ in range(100):
             container.write(b"x" * 100_000)
         await made.former.until(lambda: len(made.lines(made.former)) > 2, "the output is read")
-        made.former.supervisor.hold()
+        made.former.supervisor.freeze()
         programs, _ = made.former.supervisor.given.hand_over()
         size = len(json.dumps(msgspec.to_builtins(programs.fleets[0].programs)))
         assert size < 1 << 20
-        made.former.supervisor.release()
+        made.former.supervisor.unfreeze()
         await made.former.close()
         await made.latter.leave()
 
@@ -501,7 +501,7 @@ def test_output_is_passed_on_by_one_process(tmp_path: Path) -> None:
         await made.latter.supervisor.close()
         await made.latter.leave()
         calls = len(made.engine.queries)
-        made.former.supervisor.release()
+        made.former.supervisor.unfreeze()
         await made.former.until(lambda: "between" in made.lines(made.former), "it is read")
         assert made.lines(made.former) == ["before", "between"]
         (query,) = [one for one in made.engine.queries[calls:] if "follow" in one]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from activator.control_plane.sources.container.managed import WARNING_CHARS_MAX, WARNINGS_MAX
-from activator.control_plane.sources.container.readiness import HOLD_S, stays_open
+from activator.control_plane.sources.container.readiness import OPEN_S, stays_open
 from activator.messages import PodGone
 from tests.control_plane.sources.container.fake_engine import Image, fake_engine
 from tests.control_plane.sources.container.world import KEY, World, revision_of, world
@@ -194,9 +194,9 @@ def test_a_published_port_that_closes_at_once_is_not_the_program_yet(tmp_path: P
 
         server = await asyncio.start_server(close, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        assert not await stays_open(f"127.0.0.1:{port}", HOLD_S)
+        assert not await stays_open(f"127.0.0.1:{port}", OPEN_S)
         server.close()
-        assert not await stays_open(f"127.0.0.1:{port}", HOLD_S)
+        assert not await stays_open(f"127.0.0.1:{port}", OPEN_S)
 
     play(tmp_path, scenario)
     asyncio.run(closed())

@@ -165,10 +165,10 @@ class Cluster:
         self.fallback = MeshFallback(self.source, self.joined.clock.now, self._say, PATIENCE_S, self._start)
         self.probes: dict[str, StartProbe] = {}
 
-    def settled(self, settings: ClusterSettings) -> None:
+    def settings_changed(self, settings: ClusterSettings) -> None:
         self.settings.append(settings)
 
-    def worked_out(self, key: str) -> None:
+    def pass_done(self, key: str) -> None:
         self.fallback.mark_changed(key)
 
     def tls_of(self, namespace: str) -> PodTls | None:

@@ -15,7 +15,7 @@ from activator.config.cluster_settings import MESH_ENABLED, ClusterSettings
 from activator.config.model.pods import Health, PodTls
 from activator.control_plane.sources.cluster.backends import of_endpoints, of_slices
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
-from activator.control_plane.sources.knative.revision_specs import SpecMaker, protocol_of, trusts_queue_proxy
+from activator.control_plane.sources.knative.revision_specs import SpecMaker, port_name_of, trusts_queue_proxy
 from activator.control_plane.sources.knative.source import KnativeSource
 from activator.control_plane.state.model import Model, commit
 from activator.control_plane.state.reduce import reduce
@@ -138,10 +138,10 @@ class PodsByEvents(RuleBasedStateMachine):
         self._set_revision()
         self.activators_are([(OWN_IP, True), ("10.9.0.2", True)])
 
-    def settled(self, settings: ClusterSettings) -> None:
+    def settings_changed(self, settings: ClusterSettings) -> None:
         """As `KnativeListener`; what is compared here does not depend on it."""
 
-    def worked_out(self, key: str) -> None:
+    def pass_done(self, key: str) -> None:
         """As `KnativeListener`."""
 
     def tls_of(self, namespace: str) -> PodTls | None:
@@ -407,7 +407,7 @@ class PodsByEvents(RuleBasedStateMachine):
     def _port_name(self) -> str:
         found = self.source.revisions[KEY].revision
         assert found is not None
-        return protocol_of(found)
+        return port_name_of(found)
 
     def _uid(self, number: int) -> str:
         return f"uid-{number}"

@@ -49,9 +49,9 @@ def secret(authority: trustme.CA, with_authority: bool = True) -> dict[str, byte
 
 def test_a_secret_that_is_being_written_changes_nothing(world: World) -> None:
     first, second = secret(trustme.CA()), secret(trustme.CA())
-    world.tls.secret({})
+    world.tls.set_secret({})
     assert (world.changes, world.has_certificate(), world.believed()) == (0, False, NO_AUTHORITIES)
-    world.tls.secret(first)
+    world.tls.set_secret(first)
     believed = world.believed()
     assert (world.changes, world.has_certificate()) == (1, True)
     assert first["ca.crt"].decode().strip() in believed
@@ -64,9 +64,9 @@ def test_a_secret_that_is_being_written_changes_nothing(world: World) -> None:
         {**second, "tls.key": b""},
     ]
     for data in half:
-        world.tls.secret(data)
+        world.tls.set_secret(data)
         assert (world.believed(), world.served(), world.changes) == (believed, first["tls.crt"], 1)
-    world.tls.secret(second)
+    world.tls.set_secret(second)
     assert world.changes == 2 and world.served() == second["tls.crt"]
     assert second["ca.crt"].decode().strip() in world.believed() and first["ca.crt"].decode() not in world.believed()
 
@@ -74,11 +74,11 @@ def test_a_secret_that_is_being_written_changes_nothing(world: World) -> None:
 def test_that_nobody_is_believed_any_more_is_told_once_there_was_somebody(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.tls.secret(secret(trustme.CA(), with_authority=False))
+    world.tls.set_secret(secret(trustme.CA(), with_authority=False))
     assert not world.had_authority() and caplog.messages == []
-    world.tls.bundle("bundle", {"a": trustme.CA().cert_pem.bytes().decode()})
+    world.tls.set_bundle("bundle", {"a": trustme.CA().cert_pem.bytes().decode()})
     assert world.had_authority() and caplog.messages == []
-    world.tls.bundle("bundle", {})
+    world.tls.set_bundle("bundle", {})
     assert world.had_authority(), "what has begun goes on: never back to plain"
     (told,) = caplog.messages
     assert "no authority is left" in told and "routing-serving-certs" in told
@@ -86,8 +86,8 @@ def test_that_nobody_is_believed_any_more_is_told_once_there_was_somebody(
 
 def test_authorities_of_bundles_stay_whatever_the_secret_says(world: World) -> None:
     bundled = trustme.CA().cert_pem.bytes().decode()
-    world.tls.bundle("bundle", {"a": bundled, "b": "nonsense"})
-    world.tls.secret(secret(trustme.CA(), with_authority=False))
+    world.tls.set_bundle("bundle", {"a": bundled, "b": "nonsense"})
+    world.tls.set_secret(secret(trustme.CA(), with_authority=False))
     assert bundled.strip() in world.believed() and "nonsense" not in world.believed()
-    world.tls.bundle("bundle", {})
+    world.tls.set_bundle("bundle", {})
     assert world.believed() == NO_AUTHORITIES

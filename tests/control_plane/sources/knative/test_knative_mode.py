@@ -252,7 +252,7 @@ def test_tls_that_is_switched_on_while_serving_makes_no_replica_unready() -> Non
         assert mode.pending() == [f"the first list of {settings.name}"]
         settings.synced = True
         assert mode.pending() == []
-        mode.settled(ClusterSettings(internal_tls=True))
+        mode.settings_changed(ClusterSettings(internal_tls=True))
         assert mode.tls is not None and len(mode.watches.reflectors) == 3
         assert mode.pending() == []
 

@@ -11,7 +11,7 @@ from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.kinds import Duration
 from activator.config.model.pods import PROBE_QUEUE_PROXY, Health, PodTls
 from activator.config.specs import BalancingSpec
-from activator.control_plane.sources.knative.revision_specs import max_scale_of, protocol_of, trusts_queue_proxy
+from activator.control_plane.sources.knative.revision_specs import max_scale_of, port_name_of, trusts_queue_proxy
 from activator.control_plane.sources.knative.service_backends import ServiceBackends
 from activator.control_plane.state.supervision import (
     PANIC_BACKOFF_INITIAL_S,
@@ -177,7 +177,7 @@ def test_a_clusters_new_default_reaches_every_revision() -> None:
 def test_the_protocol_is_that_of_the_programs_first_port() -> None:
     cluster = Cluster()
     first = revision(ports=[{"name": "h2c", "containerPort": 8080}])
-    assert protocol_of(first) == "http2"
+    assert port_name_of(first) == "http2"
     cluster.see(first)
     throttler = cluster.joined.throttler(KEY)
     assert (throttler.spec.connection.protocol, throttler.queue.failure) == ("h2c", None)
