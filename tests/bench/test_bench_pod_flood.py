@@ -47,7 +47,7 @@ def heard(name: str, *lines: bytes) -> tuple[FloodSource, list[Change]]:
     submitted: list[Change] = []
     source = FloodSource(way, client, KEY, submitted.append, 2.0)
     for one in lines:
-        source.reflector._event(one)
+        source.reflector._apply_event(one)
     return source, submitted
 
 
@@ -76,7 +76,7 @@ def test_a_pod_is_awaited_until_a_pull_finds_it_ready_or_it_is_gone() -> None:
     reflector = source.reflector
     reflector.contents.added_or_modified(reflector.decoding.object(json.dumps(pod(3)).encode()))
     assert not handler.awaited
-    reflector._event(line("DELETED", pod(4, deletionTimestamp="2026-01-01T00:00:00Z")))
+    reflector._apply_event(line("DELETED", pod(4, deletionTimestamp="2026-01-01T00:00:00Z")))
     assert isinstance(submitted[-1], PodGone)
 
 

@@ -453,9 +453,9 @@ class ChildProcess(Unit):
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
+        port, path = program_address.port, program_address.path
         program = HandedProgram(
-            *(self.identity, child.pid, self.address),
-            *(program_address.port, program_address.path, program_address.is_chosen, *state),
+            *(self.identity, child.pid, self.address, port, path, program_address.is_chosen, *state),
             self.output.ready.is_set(),
             "" if self._cgroup is None else str(self._cgroup.path),
             self.output.finished_lines(),
