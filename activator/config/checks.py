@@ -238,12 +238,12 @@ class Checker:
 
     def check_declared(self, at: KeyPath, revision: Revision) -> None:
         """Check a revision that a cluster declares: its name, its pods and possibly its hosts come from elsewhere."""
-        before = at.problems
+        before = at.problem_count
         self._trusts_headers = True
         self._check_hosts(at, revision, self._routing.check_revision(at, revision))
         self._check_keys(at, revision)
         check_references(at, revision)
-        if at.problems == before:
+        if at.problem_count == before:
             check_filters(at, revision)
         check_values(at["scaling"], revision.scaling, STABLE_WINDOW_S)
 
@@ -291,7 +291,7 @@ class Checker:
         for key, text in (("name", revision.name), ("namespace", revision.namespace)):
             if _NAME.fullmatch(text) is None:
                 is_valid = False
-                at[key].found("letters, digits, dots and dashes")
+                at[key].found("letters, digits, `.`, `_` and `-`, at both ends a letter or digit")
         if not is_valid:
             return
         name = f"{revision.namespace}/{revision.name}"
@@ -369,13 +369,13 @@ def _check_listener(at: KeyPath, listener: str | Listener) -> None:
 
 
 def _check_admin(at: KeyPath, admin: str | AdminListener) -> None:
-    problems = at.problems
+    problems_before = at.problem_count
     address = address_of_listener(admin)
     if isinstance(admin, AdminListener):
         if "listen" in at and "address" in at:
             at.advise("set `listen` or `address`, not both", at["address"].where, beside=(at["listen"], at["address"]))
         elif at.sets("address") and not is_unix(admin.address):
-            at["address"].found("a Unix socket; others are `listen`")
+            at["address"].found("a Unix socket; write HOST:PORT as `listen`")
         else:
             entry_at = at["address" if "address" in at else "listen"]
             _check_address(entry_at, address, lowest_port=0, or_unix=True, or_empty=True)
@@ -383,7 +383,7 @@ def _check_admin(at: KeyPath, admin: str | AdminListener) -> None:
     else:
         _check_address(at, admin, lowest_port=0, or_unix=True, or_empty=True)
     problem = exposed_admin(admin)
-    if problem and at.problems == problems:  # only a valid address can be exposed
+    if problem and at.problem_count == problems_before:  # only a valid address can be exposed
         at.advise(problem, beside=(at["token"], at["insecure"]))
 
 

@@ -46,7 +46,7 @@ class ContainerChecker:
     """The checks of all revisions of a file: two cannot have the same container."""
 
     def __init__(self) -> None:
-        self._names: dict[tuple[str, str], str] = {}  # engine and name of a container → its revision
+        self._names: dict[tuple[str, str], str] = {}  # engine and name of a container → the path of its key
 
     def check(self, revision_at: KeyPath, revision: Revision) -> None:
         """Check the container of a revision, if it has one."""
@@ -76,7 +76,7 @@ class ContainerChecker:
             if not name:
                 continue
             if _NAME.fullmatch(name) is None:
-                at[key].found("letters, digits, dots and dashes")
+                at[key].found("letters, digits, `.`, `_` and `-`, a letter or digit first")
                 continue
             owner = self._names.setdefault((container.engine, name), str(at))
             if owner != str(at):

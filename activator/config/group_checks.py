@@ -150,7 +150,7 @@ class GroupChecker:
 
 def _check_name(at: KeyPath, name: str, names: dict[str, str]) -> None:
     if _NAME.fullmatch(name) is None:
-        at["name"].found("letters, digits, dots and dashes")
+        at["name"].found("letters, digits, `.`, `_` and `-`, at both ends a letter or digit")
     elif name == GPUS:
         advice = f'"{GPUS}" is the group of the revisions with `gpus` that are in no other: use another name'
         at["name"].advise(advice)

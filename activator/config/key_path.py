@@ -86,7 +86,7 @@ class KeyPath:
             yield self[index], value
 
     @property
-    def problems(self) -> int:
+    def problem_count(self) -> int:
         """The number of mistakes that have been reported so far, of any key."""
         return len(self._findings.problems)
 

@@ -232,11 +232,11 @@ class Mesh:
             raise
 
     async def _resolve(self, address: str) -> Any:
-        """Return the address as `getaddrinfo` has it. Raises OSError."""
+        """Return the first result of `getaddrinfo` for the address. Raises OSError."""
         try:
             host, port = split(address)
             if not 0 < port <= PORT_MAX:
-                raise ValueError("its port is not one")
+                raise ValueError(f"its port is not one of 1 to {PORT_MAX}")
             return (await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
         except ValueError as error:  # an invalid port, or an invalid host name (UnicodeError)
             raise OSError(errno.EINVAL, f"{address!r} is not an address: {error}") from error

@@ -42,7 +42,7 @@ def problems_of(container: str, more: str = "", above: str = "") -> list[str]:
         ("{image: x, address: public}", "", "published or own"),
         ("{image: x, labels: {activator.x: y}}", "", "the activator's own"),
         ("{image: x, environment: {'a=b': c}}", "", "names of variables"),
-        ("{image: x, name: 'a b'}", "", "letters, digits, dots and dashes"),
+        ("{image: x, name: 'a b'}", "", "letters, digits, `.`, `_` and `-`, a letter or digit first"),
         ("{image: x, min_scale: 3, max_scale: 2}", "", "more than `max_scale: 2`"),
         ("{image: x, readiness: {log: '['}}", "", "a regular expression"),
         ("{image: x}", ", pods: ['h:1']", "set `pods` or `container`, not both"),

@@ -109,11 +109,11 @@ class UsageWatch(BodyWatcher):
     def pod_sent(self, data: bytes) -> None:
         if self._is_stream:
             self._count_events(data)
-        if self._is_stream and self._scan_for_event(data):
-            usage = self._usage
-            usage.last_event_s = self._now()
-            if usage.first_event_s == 0.0:
-                usage.first_event_s = usage.last_event_s
+            if self._scan_for_event(data):
+                usage = self._usage
+                usage.last_event_s = self._now()
+                if usage.first_event_s == 0.0:
+                    usage.first_event_s = usage.last_event_s
         self._scan.feed(data)
 
     def _count_events(self, data: bytes) -> None:

@@ -404,9 +404,9 @@ class Http1Connection(StreamOwner):
         self._arm(now_s)
 
     def _half_close_due(self, now_s: float) -> None:
-        """Send a probe, which the kernel of a disconnected client answers with a reset.
+        """End the connection if the client's kernel has reset it after a probe; else probe again when it is time.
 
-        No event reports the reset, because everything has been read; the socket's state shows it.
+        No event reports the reset, because the socket is not read any more; its state shows it.
         """
         if self.socket_state() == TCP_CLOSE:
             self.peer_has_ended(True)

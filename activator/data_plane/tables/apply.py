@@ -228,7 +228,7 @@ class RevisionTables:
             throttler.reclaim()
         elif type(effect) is FailRevision:
             if throttler.key in self.distrusted:
-                return None  # the revision fails until it is rebuilt; the new table comes with the model's failure
+                return None  # it rejects requests until it is rebuilt; RebuildRevision then has the present cause
             if effect.cause:
                 throttler.queue.fail(effect.cause, effect.retry_s)
             else:

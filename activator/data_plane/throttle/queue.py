@@ -171,7 +171,7 @@ class RevisionQueue:
     def overdue(self, waiter: Waiter) -> None:
         """Reject a waiter that has reached its time limit, and free its position at once."""
         sub_queue = waiter.sub_queue
-        # A waiter that is already being granted or rejected has no sub-queue, or that of another queue.
+        # A granted waiter has no sub-queue; one that is being rejected has that of its batch (rejection.py).
         if sub_queue is not None and sub_queue.queue is self.waiters:
             self.refuse(waiter, Reason.QUEUE_TIMEOUT)
 

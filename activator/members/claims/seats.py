@@ -63,7 +63,7 @@ def seat_of(lease: Lease, names: GroupNames) -> Seat | None:
 
 
 def lease_of(names: GroupNames, index: int, holder: Holder, origin: str) -> Json:
-    """Return the Lease to create that claims `index`."""
+    """Return the body of a new Lease that claims `index`. `origin`: namespace/Deployment of the installation."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

@@ -81,7 +81,7 @@ Go runtime are missing.
 """
 
 
-_CONTROL = """\
+_CONTROLLERS = """\
 These metrics have no labels for revisions or pods. Metrics that a controller runtime also has keep its names, with the
 label `controller`; they appear only with Kubernetes. For the activator's own metrics, *Rationale* states the difference
 to the nearest metric of a controller runtime; they are at most 113 series together. The duration of the parts of one
@@ -123,7 +123,7 @@ def markdown() -> str:
     parts.append(f"## Groups of revisions\n\n{_GROUPS}\n{_list(GROUP_FAMILIES)}")
     parts.append(f"## Memory of programs\n\n{_list(MEMORY_FAMILIES)}")
     parts.append(f"## Clients, held requests and bodies\n\n{_list(CLIENTS)}")
-    parts.append(f"## The control plane\n\n{_CONTROL}\n{_list(CONTROLLER_FAMILIES)}")
+    parts.append(f"## The control plane\n\n{_CONTROLLERS}\n{_list(CONTROLLER_FAMILIES)}")
     parts.append(f"## The cluster, with Kubernetes\n\n{_list(CLUSTER_FAMILIES)}")
     parts.append(f"## The cluster, with Knative\n\n{_list(KNATIVE_FAMILIES)}")
     parts.append(f"## The cluster, without Knative\n\n{_list(DECLARATION_FAMILIES)}")

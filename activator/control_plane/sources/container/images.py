@@ -42,7 +42,7 @@ class Images:
         return image
 
     async def _shared_pull(self, name: str, timeout_s: float) -> _Failure:
-        """Pull the image, or join the pull under way; return why it failed. If this start is given up, it continues."""
+        """Pull the image, or join its present pull, which outlasts a start that is given up. Return why it failed."""
         task = self._pulls.get(name)
         if task is None:
             task = self._pulls[name] = self._tasks.start(f"pull of {name}", self._pull(name, timeout_s))

@@ -149,6 +149,10 @@ def max_scale_of(annotations: Mapping[str, str], settings: ClusterSettings) -> i
 
 
 def _probe(revision: Revision, settings: ClusterSettings) -> ProbeSpec:
+    """Return the probe of queue-proxy. Through a mesh (`enable-mesh-pod-addressability`) it names the private Service.
+
+    A mesh accepts every connection, so that an open port of the program would prove nothing there.
+    """
     if not settings.passes_through:
         port = _program_port(revision)
         return ProbeSpec(PROBE_QUEUE_PROXY, port=port, port_suffices=_port_suffices(revision, port))

@@ -211,7 +211,7 @@ class OutputPipe:
     def suspend(self) -> tuple[int, bytes]:
         """Stop reading. Return a new descriptor of the reading end, and the data that are still buffered.
 
-        If the stream has ended, the descriptor is at its end, too. Raises OSError.
+        If the stream has ended, the descriptor reads as end of file. Raises OSError.
         """
         if self._transport is None or self._transport.is_closing():
             reading, end = os.pipe()
