@@ -19,7 +19,7 @@ from typing import Any, Final
 FOLLOW_INTERVAL_S: Final = 1.0
 _NOT_SHOWN: Final = frozenset(("number", "age_s"))
 FOLLOW_COUNT: Final = 500  # requests of one answer while following
-_ID: Final = re.compile(r"(\d{1,4})-([0-9a-f]{1,15})")
+_ID: Final = re.compile(r"(old)?(\d{1,4})-([0-9a-f]{1,15})")  # old: a process that an upgrade has replaced
 _WIDTHS: Final = {  # the columns, and their least widths while following
     "TIME": 13,
     "ID": 6,
@@ -56,13 +56,16 @@ def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float, is_slo
 def _listed(ended_s: float, worker: int, record: dict[str, Any]) -> dict[str, Any]:
     shown = {name: value for name, value in record.items() if value not in (None, "") and name not in _NOT_SHOWN}
     time = f"{datetime.fromtimestamp(ended_s, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
-    return {"id": f"{worker}-{record['number']:x}", "time": time, **shown}
+    process = f"old{-worker}" if worker < 0 else str(worker)
+    return {"id": f"{process}-{record['number']:x}", "time": time, **shown}
 
 
 def parse_id(text: str) -> tuple[int, int]:
-    """Return the worker and the number that an id names; (0, 0) if the text is not an id."""
+    """Return the worker (negative: a former process) and the number that an id names; (0, 0): the text is not an id."""
     match = _ID.fullmatch(text)
-    return (0, 0) if match is None else (int(match[1]), int(match[2], 16))
+    if match is None:
+        return 0, 0
+    return (-int(match[2]) if match[1] else int(match[2])), int(match[3], 16)
 
 
 class RequestTable:

@@ -30,7 +30,7 @@ FORKED: Final = 1
 EXITED: Final = 2
 FAILED: Final = 3  # fork(2) failed: the process is 0, and the status an errno
 
-IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # sent to a group; the parent decides
+IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)  # sent to all; the parent decides
 
 
 def main() -> int:

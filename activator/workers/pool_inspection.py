@@ -69,8 +69,13 @@ class PoolInspection(Inspection):
         return answer.data
 
     def _worker_at(self, place: int) -> WorkerProcess:
-        """Return the worker of a place. Raises NoWorkerError if it has none that takes part."""
-        worker = self._lifecycle.places[place].worker if 0 <= place < len(self._lifecycle.places) else None
+        """Return the worker of a place, or that of a former process. Raises NoWorkerError if it does not take part."""
+        if place < 0:
+            found = [worker for worker in self._lifecycle.taking_part() if worker.place == place]
+            if not found:
+                raise NoWorkerError("that process has ended")
+            return found[0]
+        worker = self._lifecycle.places[place].worker if place < len(self._lifecycle.places) else None
         if worker is None or not worker.begun.is_set():
             raise NoWorkerError(f"there is no worker {place} now: 0 to {len(self._lifecycle.places) - 1}")
         return worker

@@ -51,9 +51,13 @@ def test_what_the_admin_port_lists() -> None:
     assert (one["id"], one["time"]) == ("3-ff", "1970-01-01T00:16:38.500Z")
     assert "wait_s" not in one and "age_s" not in one and "number" not in one
     assert parse_id(one["id"]) == (3, 255)
+    (one,) = listed({-2: {"records": [made], "evicted": 0}}, 10, 1_000.0)["requests"]
+    assert (one["id"], parse_id(one["id"])) == ("old2-ff", (-2, 255)), "an option of the command would begin with -"
 
 
-@pytest.mark.parametrize("text", ["", "x", "1", "1-", "-1", "1-g", "12345-1", "1-" + "f" * 16, "1-1\n", "1- 1"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1", "1-", "-1", "-1-1", "old-1", "1-g", "12345-1", "1-" + "f" * 16, "1-1\n", "1- 1"]
+)
 def test_what_is_no_id(text: str) -> None:
     assert parse_id(text) == (0, 0)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from tests.e2e.handover_clients import next_id
 from tests.e2e.handover_machine import Start, running, started_machines
 from tests.e2e.http_client import Client, ask
 from tests.e2e.pods import ScriptedPod, serve
-from tests.e2e.running import eventually, is_dead
+from tests.e2e.running import cli, eventually, is_dead
 
 HOLD = "GET /plain/{seconds} HTTP/1.1\r\nHost: {host}\r\nX-Id: {id}\r\n{more}\r\n"
 
@@ -190,3 +192,62 @@ def test_without_descriptors_the_old_process_continues(start: Start, tmp_path: P
     machine.upgrade()
     assert ask(machine.address, held("a")).status == 200
     assert boots(tmp_path / "a") == first
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_to_all_processes_fails_no_request(start: Start, tmp_path: Path, workers: int) -> None:
+    """`pkill -USR2` and `systemctl kill -s USR2` also reach workers, the fork server and the reaper."""
+    machine = start(running(tmp_path / "a", "a", "a"), workers=workers)
+    machine.activator.may_log_errors = True  # the process gets a signal and the one that is forwarded
+    machine.upgrade()
+    assert ask(machine.address, held()).status == 200
+    (program,) = boots(tmp_path / "a")
+    old = machine.newest()
+    with Client(machine.address) as client:
+        client.send(stream("a"))
+        answer = client.head()
+        assert answer.status == 200
+        for process in machine.activator.processes():
+            if process != program:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGUSR2)
+        machine.activator.wait_log("serves now", 2)
+        assert machine.newest() != old and ask(machine.address, held()).status == 200
+        (tmp_path / "a.stream").touch()
+        client.body(answer)
+    assert boots(tmp_path / "a") == [program]
+
+
+def test_a_sleeping_program_sleeps_on(start: Start, tmp_path: Path) -> None:
+    program = running(tmp_path / "a", "a", "a")
+    program["process"] |= {"idle": "200ms", "sleep": {"signal": "SIGSTOP"}}
+    machine = start(program)
+    assert ask(machine.address, held()).status == 200
+    eventually(lambda: machine.activator.revision("a")["processes"].get("sleeping") == 1, "it sleeps")
+    machine.upgrade()
+    assert not machine.activator.logged("exited while asleep")
+    assert machine.activator.revision("a")["processes"]["sleeping"] == 1
+    assert ask(machine.address, held()).status == 200
+    assert len(boots(tmp_path / "a")) == 1
+
+
+def test_records_of_the_old_process_are_shown_until_it_ends(start: Start, tmp_path: Path) -> None:
+    program = running(tmp_path / "a", "a", "a")
+    program["record"] = {"requests": 10, "capture": {"bytes": "1KiB", "keep": "10m"}}
+    machine = start(program)
+    with Client(machine.address) as client:
+        client.send(stream("a"))
+        answer = client.head()
+        with Client(machine.address) as second:
+            second.send(held(seconds=1.0))
+            eventually(lambda: machine.activator.revision("a")["in_flight"] == 2)
+            machine.upgrade()
+            assert second.answer().status == 200
+        admin = ("--admin", machine.admin)
+        (listed,) = cli("requests", "--json", *admin).stdout.splitlines()
+        found = json.loads(listed)["id"]
+        assert found.startswith("old1-")
+        captured = cli("requests", "--capture", found, *admin)
+        assert captured.returncode == 0 and "GET /plain/1.0" in captured.stdout
+        (tmp_path / "a.stream").touch()
+        client.body(answer)

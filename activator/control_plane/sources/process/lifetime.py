@@ -128,7 +128,8 @@ class Lifetime:
                     return cause
             if exited.done():
                 if process.sleep_state is SleepState.ASLEEP:
-                    log.info("%s exited while asleep", process.identity)
+                    if not self._listener.is_closing():  # else it may have been handed over
+                        log.info("%s exited while asleep", process.identity)
                     return ""
                 cause = await (cause_if_failed_start(process) if process.is_once and process.ready else unit.cause())
                 if cause and unit.left_running and self._now() - process.started_s < DAEMON_WITHIN_S:

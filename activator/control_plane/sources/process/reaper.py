@@ -145,7 +145,7 @@ def call_engine(path: str, request: str) -> bytes:
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     mark = f"{MARK}={sys.argv[1]}".encode()
     groups: set[int] = set()
