@@ -17,6 +17,9 @@ class QueueModel:
     def rejoin(self, waiter: Waiter) -> None:
         self.waiting.append(waiter)
 
+    def insert(self, waiter: Waiter) -> None:
+        self.waiting.append(waiter)
+
     def leave(self, waiter: Waiter) -> None:
         self.waiting = [one for one in self.waiting if one is not waiter]
 
@@ -55,6 +58,9 @@ class FairModel(QueueModel):
         self.round: list[bytes | None] = []  # None: the shared key
         self.deficit: dict[bytes | None, int] = {}
         self.given: set[bytes | None] = set()
+        self.turned: set[bytes | None] = set()  # keys that `insert` does not move
+        self.since: dict[bytes | None, int] = {}  # the latest arrival when the key joined the round or ended its turn
+        self.latest = 0
         self.key_of: dict[int, bytes | None] = {}  # by arrival
 
     def of(self, key: bytes | None) -> list[Waiter]:
@@ -68,9 +74,11 @@ class FairModel(QueueModel):
 
     def join(self, waiter: Waiter) -> None:
         key = self.key_of[waiter.arrival] = self._key(waiter.share)
+        self.latest = waiter.arrival
         if key not in self.round:
             self.round.append(key)
             self.deficit[key] = 0
+            self.since[key] = waiter.arrival
         super().join(waiter)
 
     def rejoin(self, waiter: Waiter) -> None:
@@ -78,9 +86,27 @@ class FairModel(QueueModel):
         if key not in self.round:
             self.round.insert(0, key)
             self.deficit[key] = 0
+            self.since[key] = waiter.arrival
             self.given.add(key)
+            self.turned.add(key)
         self.deficit[key] += waiter.charge
         super().rejoin(waiter)
+
+    def insert(self, waiter: Waiter) -> None:
+        key = self.key_of[waiter.arrival] = self._key(waiter.share)
+        self.latest = max(self.latest, waiter.arrival)
+        if key not in self.round:
+            self.deficit[key] = 0
+            self._insert_key(key, waiter.arrival)
+        elif key not in self.turned and waiter.arrival < self.since[key]:
+            self.round.remove(key)
+            self._insert_key(key, waiter.arrival)
+        super().insert(waiter)
+
+    def _insert_key(self, key: bytes | None, since: int) -> None:
+        earlier = [index for index, other in enumerate(self.round, 1) if self.since[other] <= since]
+        self.round.insert(max(earlier, default=0), key)
+        self.since[key] = since
 
     def leave(self, waiter: Waiter) -> None:
         super().leave(waiter)
@@ -88,6 +114,7 @@ class FairModel(QueueModel):
         if not self.of(key):
             self.round.remove(key)
             self.given.discard(key)
+            self.turned.discard(key)
 
     def take(self, waiter: Waiter) -> None:
         self.deficit[self.key_of[waiter.arrival]] -= waiter.charge
@@ -103,6 +130,8 @@ class FairModel(QueueModel):
             if waiter.charge <= self.deficit[key]:
                 return waiter
             self.given.discard(key)
+            self.turned.add(key)
+            self.since[key] = self.latest
             self.round = [*self.round[1:], key]
         return None
 
@@ -122,6 +151,10 @@ class PriorityFairModel(QueueModel):
     def rejoin(self, waiter: Waiter) -> None:
         super().rejoin(waiter)
         self.levels[waiter.level].rejoin(waiter)
+
+    def insert(self, waiter: Waiter) -> None:
+        super().insert(waiter)
+        self.levels[waiter.level].insert(waiter)
 
     def leave(self, waiter: Waiter) -> None:
         super().leave(waiter)

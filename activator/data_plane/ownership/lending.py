@@ -7,14 +7,14 @@ Rules
   3. While no request waits and many slots are free, a borrower may keep its slots and reuse them (*lending*). When a
      queue forms, or the revision begins to prefer a zone, all of them are recalled.
   4. A registration in a later view, or over another link, replaces the owner's record of a borrower: granted slots that
-     it does not name have not arrived, or are void. If the limit was removed and restored within one view, the borrower
-     returns each slot that it had or receives late.
+     it does not name have not arrived, or are void; requests that it names again keep their turns. If the limit was
+     removed and restored within one view, the borrower returns each slot that it had or receives late.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from activator.data_plane.ownership.messages import (
@@ -205,7 +205,7 @@ class Lending(SlotLender):
             self.throttler.queue.refuse_impatient()
 
     def _apply_registration(self, borrower: Borrower, message: Register) -> None:
-        self._cancel_waiters(borrower)
+        self._cancel_waiters(borrower, {waiting.request for waiting in message.waiting})
         if message.epoch != borrower.epoch:  # otherwise unnamed slots are in transit to or from the borrower
             named = {held.slot for held in message.slots}
             for slot in [slot for slot in borrower.slots if slot not in named]:
@@ -216,7 +216,7 @@ class Lending(SlotLender):
             if held.slot not in borrower.slots:
                 self._record_slot(borrower, held)
         for waiting in message.waiting:
-            self.want(borrower.number, message.epoch, waiting)
+            self.want(borrower.number, message.epoch, waiting, True)
 
     def registered(self, member: int, epoch: int) -> None:
         """Record the end of a member's registration; a member that sent no `Register` has nothing of this revision."""
@@ -254,12 +254,15 @@ class Lending(SlotLender):
                 self._send_queued(waiter)
         self._grant_if_begun_and_allowed()
 
-    def want(self, member: int, epoch: int, waiting: WaitingRequest) -> None:
-        """Grant a request a slot at once, or enqueue it."""
+    def want(self, member: int, epoch: int, waiting: WaitingRequest, registers: bool = False) -> None:
+        """Grant a request a slot at once, or enqueue it. `registers`: it was in the queue of a former owner or link."""
         borrower = self._borrower(member)
         if borrower.epoch == 0:
             borrower.epoch = epoch
-        if waiting.request in borrower.waiters:
+        known = borrower.waiters.get(waiting.request)
+        if known is not None:
+            if self._begun:
+                self._send_queued(known)  # the borrower has dropped messages of an earlier epoch
             return
         throttler = self.throttler
         waiter = self._new_waiter(borrower, waiting)
@@ -277,7 +280,7 @@ class Lending(SlotLender):
                 throttler.counters.queued_total -= 1  # its own member counts it
         else:
             waiter.arrival = waiting.number
-            refusal = throttler.rejoin(waiter)
+            refusal = throttler.rejoin(waiter, not registers)
         if refusal is not None:
             self.refused(waiter, refusal, throttler.queue.refusal_detail())
         elif waiter.is_queued and self._begun:
@@ -340,7 +343,7 @@ class Lending(SlotLender):
     def pod_placed(self, tracker: PodTracker) -> None:
         for waiter in self._unplaced.pop((tracker.identity, tracker.address), ()):
             if waiter.borrower.slots.get(waiter.slot) is waiter:
-                self._open_lease(waiter, tracker)
+                waiter.lease = self.throttler.adopt_slot(waiter, tracker)
 
     def table_replaced(self) -> None:
         table = self.throttler.table
@@ -470,9 +473,6 @@ class Lending(SlotLender):
         if tracker is None or tracker.address != held.address:
             self._unplaced.setdefault(waiter.placed_at, {})[waiter] = None  # it was removed, or is not known yet
             return
-        self._open_lease(waiter, tracker)
-
-    def _open_lease(self, waiter: RemoteWaiter, tracker: PodTracker) -> None:
         waiter.lease = self.throttler.adopt_slot(waiter, tracker)
 
     def _take_back(self, borrower: Borrower, slot: int) -> None:
@@ -483,10 +483,9 @@ class Lending(SlotLender):
         if lease is not None and not lease.released:
             self.throttler.release(lease, 0.0, False)
 
-    def _cancel_waiters(self, borrower: Borrower) -> None:
-        waiters, borrower.waiters = borrower.waiters, {}
-        for waiter in waiters.values():
-            self.throttler.queue.cancel(waiter)
+    def _cancel_waiters(self, borrower: Borrower, kept: Collection[int] = ()) -> None:
+        for request in [request for request in borrower.waiters if request not in kept]:
+            self.throttler.queue.cancel(borrower.waiters.pop(request))
 
     def _may_lend(self) -> bool:
         throttler = self.throttler

@@ -14,7 +14,11 @@ Rules of `fair`
   2. A key exists while one of its requests waits. At most `keys_max` keys exist at a time, and users with weights;
      keys with weights always have a place, and all others beyond the bound share one.
   3. A request that rejoins is refunded its charge; if no other request of its key waits, the key has the next turn.
-  4. If users are the keys, a weight of the revision precedes that of a user, and a changed one applies at once.
+  4. A request that a member registers again (`insert`) is refunded nothing, because this queue has not charged it. Its
+     key enters the round before the keys that arrived, or ended a turn, after it. What a former owner has served, or
+     this one before the member was away, is unknown: a registration may give a key one turn too early. The position is
+     searched among the keys.
+  5. If users are the keys, a weight of the revision precedes that of a user, and a changed one applies at once.
 
 Priority-fair: each level has its round of keys, and the level is chosen by the request whose turn it is there.
 """
@@ -47,6 +51,9 @@ class FifoQueue(WaiterQueue):
         self.length += 1
 
     def rejoin(self, waiter: Waiter) -> None:
+        self.insert(waiter)
+
+    def insert(self, waiter: Waiter) -> None:
         self._sub_queue.add_again(waiter)
         self.length += 1
 
@@ -85,6 +92,8 @@ class KeyQueue(SubQueue):
         self.is_plain = is_plain  # counted for the bound of keys without a weight
         self.deficit: int = 0  # the amount that it may still spend
         self.in_turn: bool = False  # it has received its quantum for this turn
+        self.had_turn: bool = False  # it has ended a turn, or has the next one because of a request that rejoined
+        self.since: int = 0  # the latest arrival at the time when it joined the round or ended its turn
         self.round_next: KeyQueue | None = None
         self.round_prev: KeyQueue | None = None
 
@@ -115,6 +124,7 @@ class FairQueue(WaiterQueue):
         self._shared: KeyQueue = KeyQueue(self._queue, b"", 1, True, False)
         self._turn: KeyQueue | None = None  # the head of the round
         self._last: KeyQueue | None = None  # the end of the round
+        self._latest: int = 0  # the latest arrival
 
     @property
     def keys(self) -> int:
@@ -134,15 +144,19 @@ class FairQueue(WaiterQueue):
             if waiter.charge <= sub_queue.deficit:
                 return waiter
             sub_queue.in_turn = False
+            sub_queue.had_turn = True
+            sub_queue.since = self._latest
             self._remove_from_round(sub_queue)
-            self._append_to_round(sub_queue)
+            self._add_to_round(sub_queue, self._last)
 
     def join(self, waiter: Waiter) -> None:
         if waiter.charge > self._quantum:
             waiter.charge = self._quantum  # the rules by which it was classified have changed
+        self._latest = waiter.arrival
         sub_queue = self._sub_queue_of(waiter.share)
         if sub_queue.length == 0:
-            self._append_to_round(sub_queue)
+            sub_queue.since = waiter.arrival
+            self._add_to_round(sub_queue, self._last)
         sub_queue.add(waiter)
         self.length += 1
 
@@ -152,8 +166,28 @@ class FairQueue(WaiterQueue):
         sub_queue = self._sub_queue_of(waiter.share)
         if sub_queue.length == 0:
             sub_queue.in_turn = True
-            self._give_next_turn(sub_queue)
+            sub_queue.had_turn = True  # so that `insert` does not move the key
+            sub_queue.since = waiter.arrival
+            self._add_to_round(sub_queue, None)
         sub_queue.deficit += waiter.charge
+        sub_queue.add_again(waiter)
+        self.length += 1
+
+    def insert(self, waiter: Waiter) -> None:
+        if waiter.charge > self._quantum:
+            waiter.charge = self._quantum
+        arrival = waiter.arrival
+        self._latest = max(self._latest, arrival)
+        sub_queue = self._sub_queue_of(waiter.share)
+        is_new = sub_queue.length == 0
+        if is_new or (arrival < sub_queue.since and not sub_queue.had_turn):
+            if not is_new:
+                self._remove_from_round(sub_queue)
+            before = self._last
+            while before is not None and before.since > arrival:
+                before = before.round_prev
+            sub_queue.since = arrival
+            self._add_to_round(sub_queue, before)
         sub_queue.add_again(waiter)
         self.length += 1
 
@@ -222,6 +256,7 @@ class FairQueue(WaiterQueue):
         self._remove_from_round(sub_queue)
         sub_queue.deficit = 0
         sub_queue.in_turn = False
+        sub_queue.had_turn = False
         if sub_queue.shared:
             return
         del self._sub_queues[sub_queue.key]
@@ -230,27 +265,19 @@ class FairQueue(WaiterQueue):
 
     # --- the round ---
 
-    def _append_to_round(self, sub_queue: KeyQueue) -> None:
-        """Add a key at the end of the round."""
-        last = self._last
-        sub_queue.round_prev = last
-        sub_queue.round_next = None
-        if last is None:
+    def _add_to_round(self, sub_queue: KeyQueue, before: KeyQueue | None) -> None:
+        """Add a key after `before`; None: give it the next turn."""
+        after = self._turn if before is None else before.round_next
+        sub_queue.round_prev = before
+        sub_queue.round_next = after
+        if before is None:
             self._turn = sub_queue
         else:
-            last.round_next = sub_queue
-        self._last = sub_queue
-
-    def _give_next_turn(self, sub_queue: KeyQueue) -> None:
-        """Give a key the next turn."""
-        first = self._turn
-        sub_queue.round_next = first
-        sub_queue.round_prev = None
-        if first is None:
+            before.round_next = sub_queue
+        if after is None:
             self._last = sub_queue
         else:
-            first.round_prev = sub_queue
-        self._turn = sub_queue
+            after.round_prev = sub_queue
 
     def _remove_from_round(self, sub_queue: KeyQueue) -> None:
         before = sub_queue.round_prev
@@ -299,6 +326,10 @@ class PriorityQueue(WaiterQueue):
 
     def rejoin(self, waiter: Waiter) -> None:
         self._levels[waiter.level].rejoin(waiter)
+        self.length += 1
+
+    def insert(self, waiter: Waiter) -> None:
+        self._levels[waiter.level].insert(waiter)
         self.length += 1
 
     def leave(self, waiter: Waiter) -> None:

@@ -157,9 +157,13 @@ class RevisionQueue:
         """Return the explanation of the last reason that `enqueue`, or `requeue` of the throttler, returned."""
         return self.admission.detail
 
-    def rejoin(self, waiter: Waiter) -> None:
-        """Add the waiter to the queue at its former position."""
-        self.waiters.rejoin(waiter)
+    def rejoin(self, waiter: Waiter, was_granted: bool = True) -> None:
+        """Add the waiter to the queue at its former position. `was_granted`: it was granted a slot and returns."""
+        if was_granted:
+            self.waiters.rejoin(waiter)
+        else:
+            self.arrivals = max(self.arrivals, waiter.arrival)  # a former owner may have counted further
+            self.waiters.insert(waiter)
         self._joined(waiter)
 
     def cancel(self, waiter: Waiter) -> None:

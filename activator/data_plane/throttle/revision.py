@@ -372,11 +372,11 @@ class RevisionThrottler:
         self.leases.open(lease, holder)
         return lease
 
-    def rejoin(self, waiter: Waiter) -> Reason | None:
-        """Enqueue a waiter of another member at the position given by its `arrival`, like `requeue`."""
+    def rejoin(self, waiter: Waiter, was_granted: bool = True) -> Reason | None:
+        """Enqueue a waiter of another member at the position given by its `arrival`; see `rejoin` of the queue."""
         refusal = self.queue.refusal()
         if refusal is None:
-            self.queue.rejoin(waiter)
+            self.queue.rejoin(waiter, was_granted)
             self.pump()
         return refusal
 

@@ -8,7 +8,7 @@ Rules
   4. A queue only determines the first waiter: it does not grant, refuse or time out. `first` returns the same waiter
      until one joins or leaves; the throttler then takes that waiter and no other.
   5. The cost of a step does not depend on the number of waiters: O(1), or O(levels) with priorities. For waiters that
-     rejoined it is O(log n), where n is their number.
+     rejoined it is O(log n), where n is their number; `insert` also takes a walk over the keys that wait.
 """
 
 from __future__ import annotations
@@ -185,6 +185,10 @@ class WaiterQueue:
 
     def rejoin(self, waiter: Waiter) -> None:
         """Add a waiter at its former position, because the slot that it was granted was not used."""
+        raise NotImplementedError
+
+    def insert(self, waiter: Waiter) -> None:
+        """Add a waiter at the position given by its arrival; this queue has not granted it a slot."""
         raise NotImplementedError
 
     def leave(self, waiter: Waiter) -> None:

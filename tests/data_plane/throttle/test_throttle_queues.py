@@ -47,6 +47,7 @@ class Queues(RuleBasedStateMachine):
         self.arrivals = 0
         self.now_s = 0.0
         self.taken: list[Waiter] = []
+        self.gone: list[Waiter] = []
 
     @rule(
         level=st.integers(0, 7),
@@ -80,6 +81,7 @@ class Queues(RuleBasedStateMachine):
         self.queue.leave(waiter)
         self.model.leave(waiter)
         assert not waiter.is_queued
+        self.gone.append(waiter)
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
@@ -87,6 +89,13 @@ class Queues(RuleBasedStateMachine):
         waiter = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
         self.queue.rejoin(waiter)
         self.model.rejoin(waiter)
+
+    @precondition(lambda self: self.gone)
+    @rule(data=st.data())
+    def register_again(self, data: st.DataObject) -> None:
+        waiter = self.gone.pop(data.draw(st.integers(0, len(self.gone) - 1)))
+        self.queue.insert(waiter)
+        self.model.insert(waiter)
 
     @invariant()
     def they_agree(self) -> None:
@@ -274,3 +283,16 @@ def test_many_that_come_back_in_any_order_stand_in_order_of_arrival(steps: list[
         in_order.append(first)
     assert in_order == sorted(waiting, key=lambda one: one.arrival)
     assert not any(one.is_queued for one in in_order)
+
+
+def test_a_retried_request_keeps_the_next_turn_when_another_one_of_its_tenant_returns() -> None:
+    queue = FairQueue({}, 1, 1024)
+    for number, share in enumerate([b"a", b"b", b"b"], 1):
+        queue.join(waiter(number, share=share))
+    other = waiter(4, share=b"c")
+    queue.join(other)
+    queue.leave(other)
+    retried = waiter(6, share=b"c")  # was served, and its pod has failed
+    queue.rejoin(retried)
+    queue.insert(other)
+    assert [one.share for one in served(queue, 3)] == [b"c", b"a", b"b"]
