@@ -29,7 +29,7 @@ from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.runtime import sockets
 from activator.runtime.errors import StartError
-from activator.runtime.unix_address import UNIX
+from activator.runtime.unix_address import UNIX, path_of
 from activator.runtime.unix_sockets import remove_file, take_files
 from activator.workers.workers import Released, ReleasedWorker
 
@@ -148,8 +148,9 @@ class Takeover:
         supervisor.take_ownership(worker.process for worker in workers)
         supervisor.record_taken_before(commit.taken)
         take_files(commit.files)
+        kept = {path_of(address) for address in listening}
         for path in commit.files:
-            if f"{UNIX}{path}" not in listening:  # the new configuration does not have it
+            if path not in kept:  # the new configuration does not have it
                 remove_file(f"{UNIX}{path}")
         dropped = [key for key in self._state.keys if key not in keys]
         self._groups = {worker.group for worker in workers if worker.group}

@@ -14,9 +14,11 @@ from activator.app.handover.front_link import FrontLink
 from activator.app.handover.giving import Giving, Successor
 from activator.app.handover.messages import UpgradeError
 from activator.app.handover.taking import GROUP_CHECK_S, Inheritance, Takeover
+from activator.app.listening import listeners
 from activator.app.quota_state import QuotaState
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
+from activator.data_plane.server.listener import apply_access
 from activator.messages import PodSetAside
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
@@ -125,6 +127,8 @@ class Upgrades:
             await pause(CONTINUE_STEP_S)
         listening = {*self._app.workers.addresses, self._app.config.admin_address}
         await takeover.commit(set(control.worker.model.revisions), listening, control.processes, self._app.own_pool())
+        for listener in listeners(self._app.config):  # the files of Unix sockets are those of this process from now on
+            apply_access(listener)
 
     def serving(self) -> None:
         """Make the other process, if there is one, leave new clients to this one."""
