@@ -28,8 +28,8 @@ from activator.app.handover.messages import (
     UpgradeError,
     out_of_order,
 )
-from activator.app.handover.taking import VARIABLE
 from activator.config.model.file import Config
+from activator.config.tree import HANDOVER
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.unit import CONTAINER
@@ -166,7 +166,7 @@ class Giving:
         try:
             process = subprocess.Popen(
                 [sys.executable, *sys.orig_argv[1:]],
-                env={**os.environ, **self._manager.environment(), VARIABLE: variable},
+                env={**os.environ, **self._manager.environment(), HANDOVER: variable},
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # signals of a terminal are forwarded by the front

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import MutableMapping
@@ -23,6 +24,7 @@ from activator.app.handover.messages import (
     out_of_order,
 )
 from activator.config.model.file import Config
+from activator.config.tree import HANDOVER
 from activator.control_plane.sources.fixed_pods.source import HandedName
 from activator.control_plane.sources.process.handed import Received
 from activator.control_plane.sources.process.reaping import Reaping
@@ -36,9 +38,6 @@ from activator.workers.workers import Released, ReleasedWorker
 if TYPE_CHECKING:
     from activator.workers.pool import WorkerPool  # only with several workers
 
-# The descriptors of the connection, of the reaper and of the connection to the front (-1: none), the PID of the front,
-# and the mark of programs.
-VARIABLE: Final = "ACTIVATOR_HANDOVER"
 ANSWER_S: Final = 60.0  # for each answer of the old process
 NUMBERS_LEFT: Final = 1_000  # numbers for workers that the old process starts in the meantime
 GROUP_CHECK_S: Final = 5.0  # between two checks whether the workers of the old process have ended
@@ -58,8 +57,12 @@ class Inheritance:
 
 
 def inheritance(environ: MutableMapping[str, str]) -> Inheritance | None:
-    """Return what the process that has started this one hands over; None if it was not started by an upgrade."""
-    variable = environ.pop(VARIABLE, "")
+    """Return what the process that has started this one hands over; None if it was not started by an upgrade.
+
+    The variable has the descriptors of the connection, of the reaper and of the connection to the front (-1: none), the
+    PID of the front, and the mark of programs.
+    """
+    variable = environ.pop(HANDOVER, "")
     if not variable:
         return None
     link, reaper, front, first, mark = variable.split(":")
@@ -68,6 +71,22 @@ def inheritance(environ: MutableMapping[str, str]) -> Inheritance | None:
             os.set_inheritable(descriptor, False)
     front_link = socket.socket(fileno=int(front)) if int(front) >= 0 else None
     return Inheritance(socket.socket(fileno=int(link)), Reaping.continued(int(reaper), mark), front_link, int(first))
+
+
+def refuse(environ: MutableMapping[str, str], problem: str) -> None:
+    """Report to the process that has started this one by an upgrade, if any, why this one cannot start."""
+    given = inheritance(environ)
+    if given is not None:
+        asyncio.run(_refuse(given, problem))
+
+
+async def _refuse(given: Inheritance, problem: str) -> None:
+    link = Link(given.link)
+    try:
+        await link.receive(ANSWER_S)  # the end of a process that has not read all resets the connection
+    except GoneError:
+        return
+    link.send(Refused(problem))
 
 
 class Takeover:

@@ -175,15 +175,14 @@ class Upgrades:
         self.is_under_way = True
         try:
             successor = await self._hand_over()
-        except UpgradeError as error:
-            log.error("upgrade: %s; this process continues", error)
-            return await self._given_up(str(error))
-        except OSError as error:  # no descriptor or no memory is left
-            log.error("upgrade: %s; this process continues", error)
-            return await self._given_up(str(error))
+        except (UpgradeError, OSError) as error:  # OSError: no descriptor or no memory is left
+            problems = str(error).split("\n")
+            for problem in problems:
+                log.error("upgrade: %s; this process continues", problem)
+            return await self._given_up(problems)
         except Exception as error:
             log.exception("upgrade: an internal error; this process continues")
-            return await self._given_up(f"an internal error: {error!r}")
+            return await self._given_up([f"an internal error: {error!r}"])
         finally:
             self.is_under_way, self._giving = False, None
         log.info(
@@ -223,7 +222,7 @@ class Upgrades:
         )
         return await giving.run(app.listening(), self.front)
 
-    async def _given_up(self, problem: str) -> dict[str, Any]:
+    async def _given_up(self, problems: list[str]) -> dict[str, Any]:
         """Continue after a failed upgrade. Return its outcome."""
         until_s = self._now() + REOPEN_S
         while self._app.config.state:
@@ -238,7 +237,7 @@ class Upgrades:
         signals, self._signals = self._signals, []
         if signal.SIGTERM in signals:
             self._app.stop()
-        return {"problems": [problem]}
+        return {"problems": problems}
 
     def forward(self, number: int) -> bool:
         """Send a signal to the process that replaces this one, once it is the activator; False if there is none."""
