@@ -90,8 +90,29 @@ def missing_certificate(machine: Machine, stack: ExitStack) -> Mistake:
     return Mistake({**machine.configuration, "listen": [PLAIN, secure]})
 
 
+def members(machine: Machine, stack: ExitStack) -> Mistake:
+    key = machine.folder / "members.key"
+    key.write_text("0123456789abcdef" * 4)
+    key.chmod(0o600)
+    group = {"listen": "127.0.0.1:21011", "peers": ["127.0.0.1:21011", "127.0.0.1:21012"], "key_file": str(key)}
+    reason = "`members` is set: restart the replicas one after the other, which loses no request"
+    return Mistake({**machine.configuration, "members": group}, (reason,))
+
+
+def push(machine: Machine, stack: ExitStack) -> Mistake:
+    return Mistake(
+        {**machine.configuration, "push": {"listen": "127.0.0.4:0"}}, ("`push` is set: restart the activator",)
+    )
+
+
+def cluster(machine: Machine, stack: ExitStack) -> Mistake:
+    reason = "in a cluster, replicas are replaced by its own means"
+    return Mistake({**machine.configuration, "kubernetes": {}}, (reason,))
+
+
 MISTAKES: list[Callable[[Machine, ExitStack], Mistake]] = [
     *(broken_file, no_file, unknown_keys, listener_in_use, admin_port_in_use, missing_certificate),
+    *(members, push, cluster),
 ]
 CRASHES = {  # the code and what it ends with
     "import os; os._exit(7)": 7,

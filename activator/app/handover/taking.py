@@ -89,6 +89,17 @@ async def _refuse(given: Inheritance, problem: str) -> None:
     link.send(Refused(problem))
 
 
+def unsupported(config: Config) -> str:
+    """Return why a process with this configuration cannot hand over, or take over; empty if it can."""
+    if config.members.listen:
+        return "`members` is set: restart the replicas one after the other, which loses no request"
+    if config.kubernetes is not None:
+        return "in a cluster, replicas are replaced by its own means"
+    if config.push.listen:
+        return "`push` is set: restart the activator"
+    return ""
+
+
 class Takeover:
     """The steps of the new process. Each raises StartError if the old process does not continue."""
 
@@ -99,7 +110,7 @@ class Takeover:
         self._received: Received | None = None
         self._groups: set[int] = set()  # process groups of former workers
 
-    async def begin(self, pool: WorkerPool) -> None:
+    async def begin(self, config: Config, pool: WorkerPool) -> None:
         """Inherit the listening sockets."""
         offer, descriptors = await self._receive()
         if not isinstance(offer, Offer):
@@ -108,6 +119,8 @@ class Takeover:
             raise StartError(
                 f"version {activator.__version__} cannot take over from version {offer.version}: restart the activator"
             )
+        if problem := unsupported(config):
+            raise StartError(problem)
         sockets_given = iter(descriptors)
         sockets.inherit([
             (name, [socket.socket(fileno=next(sockets_given)) for _ in range(count)]) for name, count in offer.sockets

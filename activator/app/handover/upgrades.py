@@ -101,7 +101,7 @@ class Upgrades:
         if self._inheritance.front is not None:
             self.front = FrontLink(self._inheritance.front, self._inheritance.first)
         self._takeover = Takeover(self._inheritance)
-        await self._takeover.begin(self._app.own_pool())
+        await self._takeover.begin(self._app.config, self._app.own_pool())
 
     async def take_over(self) -> None:
         """Take over the programs. Raises StartError."""

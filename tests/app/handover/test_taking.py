@@ -8,8 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from activator.app.handover.messages import PROTOCOL, Link, Offer, Refused
+from activator.app.handover.taking import Inheritance, Takeover
+from activator.config.model.file import Config
+from activator.config.model.kubernetes import Kubernetes
+from activator.config.model.members import Members
+from activator.config.model.pods import Push
 from activator.config.tree import HANDOVER
+from activator.control_plane.sources.process.reaping import Reaping
+from activator.runtime.errors import StartError
 from activator.runtime.wire import pair
 from tests.sources import ROOT
 
@@ -45,3 +54,27 @@ def test_a_file_that_is_refused_is_reported_to_the_former_process(tmp_path: Path
     printed = process.communicate()[1].splitlines()
     assert len(reasons) == 3 and all(reason.startswith(f"{file}:") for reason in reasons), reasons
     assert [line for line in printed if str(file) in line] == [f"activator: {reason}" for reason in reasons]
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (Config(members=Members(listen="127.0.0.1:1")), "`members` is set: restart the replicas"),
+        (Config(kubernetes=Kubernetes()), "in a cluster, replicas are replaced by its own means"),
+        (Config(push=Push(listen="127.0.0.1:1")), "`push` is set: restart the activator"),
+    ],
+    ids=["members", "cluster", "push"],
+)
+def test_a_configuration_that_could_not_be_handed_over_is_not_taken_over(config: Config, problem: str) -> None:
+    async def scenario() -> None:
+        own_end, other_end = pair()
+        link = Link(own_end)
+        link.send(OFFER)
+        takeover = Takeover(Inheritance(other_end, Reaping(None, "mark"), None, 0))
+        with pytest.raises(StartError, match=problem):
+            await takeover.begin(config, None)  # type: ignore[arg-type]
+        takeover.refuse(problem)
+        assert await link.receive(PATIENCE_S) == (Refused(problem), [])
+        link.close()
+
+    asyncio.run(scenario())
