@@ -362,7 +362,8 @@ def _upgrade(options: argparse.Namespace, command: list[str] | None) -> int:
         unless = f"?unless={activator.__version__}" if options.or_reload else ""
         outcome = json.loads(_admin_of(options, UPGRADE_TIMEOUT_S)("POST", f"/upgrade{unless}"))
     except RefusedError as error:
-        print(f"activator: {error}", file=sys.stderr)
+        for problem in error.problems:
+            print(f"activator: {problem}", file=sys.stderr)
         return REFUSED
     if "process" not in outcome:
         print("reloaded" + "".join(f"; restart the activator to apply {key}" for key in outcome["needs_restart"]))

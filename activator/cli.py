@@ -170,6 +170,20 @@ def _parser() -> Parser:
 
 def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     """Serve a file, or the command after `--`. Return the exit code."""
+    from activator.config.tree import HANDOVER
+
+    try:
+        return _read_and_serve(options, command)
+    except ConfigError as error:
+        if HANDOVER in os.environ:  # an upgrade has started this process; `App` has not reported the error
+            from activator.app.handover.taking import refuse
+
+            refuse(os.environ, str(error))
+        raise
+
+
+def _read_and_serve(options: argparse.Namespace, command: list[str] | None) -> int:
+    """Serve a file, or the command after `--`. Return the exit code. Raises ConfigError."""
     if command is not None:
         if options.config:
             print("activator: give either -c FILE or -- CMD, not both", file=sys.stderr)

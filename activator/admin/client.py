@@ -16,10 +16,11 @@ ANSWER_S: Final = 5.0
 
 
 class RefusedError(StartError):
-    """The refusal of a command by the activator, with the status of its response."""
+    """The refusal of a command by the activator: its `problems`, and the status of its response."""
 
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
+    def __init__(self, problems: list[str], status: int) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
         self.status = status
 
 
@@ -62,9 +63,9 @@ def _ask_over_unix(admin: str, method: str, path: str, headers: dict[str, str], 
 def _refusal(url: str, status: int, body: bytes) -> RefusedError:
     """Return the error of a refusal in one line: its `problems`, or its text with the URL if it is no JSON."""
     try:
-        return RefusedError("; ".join(json.loads(body)["problems"]), status)
+        return RefusedError(json.loads(body)["problems"], status)
     except (ValueError, KeyError, TypeError):
-        return RefusedError(f"{url}: {body.decode('utf-8', 'replace').strip()}", status)
+        return RefusedError([f"{url}: {body.decode('utf-8', 'replace').strip()}"], status)
 
 
 class _UnixConnection(http.client.HTTPConnection):

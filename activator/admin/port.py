@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 import activator.admin
 from activator.runtime.errors import StartError
 from activator.runtime.kept_modules import keep
-from activator.runtime.sockets import address_of, bind, inherited
+from activator.runtime.sockets import address_of, bind, inherited, is_bound_to
 from activator.runtime.tasks import TaskGroupOwner, pause
-from activator.runtime.unix_sockets import SocketAccess, remove_file
+from activator.runtime.unix_sockets import SocketAccess, remove_file, set_access
 
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
@@ -45,22 +45,36 @@ class AdminPort:
         self._tasks = tasks
         self._socket: socket.socket | None = None
         self._address = ""
+        self._access = SocketAccess()
         self._is_watching = False  # the loop calls `_connected` at the first connection
         self._loading: asyncio.Task[None] | None = None
         self.server: AdminServer | None = None
 
     def bind(self, address: str, access: SocketAccess | None = None) -> None:
-        """Bind; connections wait until `start`. Raises StartError."""
+        """Bind, or use the socket of a former process at this address; connections wait until `start`.
+
+        Raises StartError.
+        """
         keep(activator.admin, *_ALSO_KEPT)
-        sockets = inherited(ADMIN)
+        self._access = access or SocketAccess()
+        for sock in inherited(ADMIN):
+            if is_bound_to(sock, address):
+                self._socket = sock
+            else:
+                sock.close()
         try:
-            self._socket = sockets[0] if sockets else bind(address, access=access)
+            if self._socket is None:
+                self._socket = bind(address, access=access)
         except StartError as error:
             raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
 
     def start(self, at_once: bool = False) -> str:
         """Load the server with the first connection, or `at_once`. Return the bound address."""
         self._address = address_of(self.socket)
+        try:
+            set_access(self._address, self._access)  # a former process may have set another one
+        except StartError as error:
+            log.error("admin port: %s: %s", self._address, error)
         if at_once:
             self._start_loading()
         else:

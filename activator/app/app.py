@@ -221,7 +221,7 @@ class App:
             self._tasks.repeat("orphans", orphans.CHECK_S, orphans.Orphans().check)
         try:
             await self.start()
-        except StartError as error:
+        except (ConfigError, StartError) as error:
             self.upgrades.refuse(str(error))
             await self.control.close()  # some programs may run already
             raise

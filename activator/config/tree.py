@@ -18,6 +18,7 @@ import yaml
 from activator.config.yaml_hints import yaml_hint
 
 PREFIX: Final = "ACTIVATOR_"
+HANDOVER: Final = "ACTIVATOR_HANDOVER"  # set in the new process of an upgrade (app/handover/taking.py)
 # Read elsewhere: by `lb.world`, the command line and the tests.
 RESERVED: Final = frozenset(
     {
@@ -26,7 +27,7 @@ RESERVED: Final = frozenset(
         "ACTIVATOR_EXPECT_COMPILED",
         "ACTIVATOR_CI",
         "ACTIVATOR_DEEP",
-        "ACTIVATOR_HANDOVER",
+        HANDOVER,
         # Knative's own, for its TLS listener.
         "ACTIVATOR_TLS_MIN_VERSION",
         "ACTIVATOR_TLS_MAX_VERSION",

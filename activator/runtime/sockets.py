@@ -7,7 +7,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from activator.runtime.errors import StartError
 from activator.runtime.unix_address import UNIX, is_unix, path_of
@@ -69,14 +69,12 @@ def bind(address: str, shared: bool = False, access: SocketAccess | None = None)
     """
     if is_unix(address):
         return _passed_at(path_of(address)) or bind_unix(address, access or SocketAccess(), LISTEN_BACKLOG)
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
     try:
-        found = socket.getaddrinfo(host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, sockaddr = found[0]
-        sock = socket.socket(family, kind, protocol)
+        family, sockaddr = _resolved(address)
+        sock = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
         raise StartError(f"cannot listen on {address}: {os.strerror(error.errno or 0)}") from error
+    _, port = split_address(address)
     for passed in _passed:
         if passed.family == family and passed.getsockname()[:2] == sockaddr[:2]:
             sock.close()
@@ -97,9 +95,9 @@ def bind(address: str, shared: bool = False, access: SocketAccess | None = None)
         sock.close()
         if error.errno == errno.EADDRINUSE:
             hint = "the port is in use; stop the other program or choose another address"
-        elif error.errno == errno.EACCES and 0 < int(port) < PRIVILEGED_BELOW:
+        elif error.errno == errno.EACCES and 0 < port < PRIVILEGED_BELOW:
             hint = (
-                f"ports below {PRIVILEGED_BELOW} are root's; use another, such as {int(port) + 8000}, or let "
+                f"ports below {PRIVILEGED_BELOW} are root's; use another, such as {port + 8000}, or let "
                 "`activator install-service` open it by systemd"
             )
         elif error.errno == errno.EADDRNOTAVAIL:
@@ -108,6 +106,26 @@ def bind(address: str, shared: bool = False, access: SocketAccess | None = None)
             hint = os.strerror(error.errno or 0)
         raise StartError(f"cannot listen on {address}: {hint}") from error
     return sock
+
+
+def is_bound_to(sock: socket.socket, address: str) -> bool:
+    """Return True if the address names this listening socket. Port 0 names every port of its host."""
+    if is_unix(address) or sock.family == socket.AF_UNIX:
+        return is_unix(address) and address_of(sock) == f"{UNIX}{path_of(address)}"
+    try:
+        family, sockaddr = _resolved(address)
+    except OSError:
+        return False
+    host, port = sock.getsockname()[:2]
+    return sock.family == family and host == sockaddr[0] and sockaddr[1] in {0, port}
+
+
+def _resolved(address: str) -> tuple[int, Any]:
+    """Return the family of `host:port`, and the address as the kernel takes it. Raises OSError."""
+    host, port = split_address(address)
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, sockaddr = found[0]
+    return family, sockaddr
 
 
 def _passed_at(path: str) -> socket.socket | None:

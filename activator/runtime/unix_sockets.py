@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from activator.runtime.errors import StartError
-from activator.runtime.unix_address import UNIX, path_of, problem_with
+from activator.runtime.unix_address import UNIX, is_unix, path_of, problem_with
 
 UNIX_SOCKET_MODE: Final = 0o660
 UNIX_ADMIN_MODE: Final = 0o600
@@ -77,9 +77,9 @@ def bind_unix(address: str, access: SocketAccess, backlog: int) -> socket.socket
 
 
 def set_access(address: str, access: SocketAccess) -> None:
-    """Set the permissions of a socket that this process has made; others are not changed. Raises StartError."""
+    """Set the permissions of a Unix socket that this process has made; others are not changed. Raises StartError."""
     path = path_of(address)
-    if path not in _made:
+    if not is_unix(address) or path not in _made:
         return
     try:
         owner, group = _number_of_user(access.owner), _number_of_group(access.group)

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from activator.admin.port import AdminPort
+from activator.admin.port import ADMIN, AdminPort
 from activator.admin.server import AdminServer
-from activator.runtime.sockets import split_address
+from activator.runtime.sockets import bind, inherit, split_address
 from activator.runtime.tasks import TaskGroupOwner, pause
 from tests.admin.test_admin_health import Inside
 from tests.sources import ROOT
@@ -69,6 +69,18 @@ class Loaded:
         assert self.errors == []
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(split_address(self.address), timeout=1.0)
+
+
+@pytest.mark.parametrize(("host", "is_same"), [("127.0.0.1", True), ("127.0.0.2", False)])
+def test_the_socket_of_a_former_process_is_used_only_at_its_address(host: str, is_same: bool) -> None:
+    with bind("127.0.0.1:0") as theirs:
+        ours = socket.socket(fileno=os.dup(theirs.fileno()))
+        inherit([(ADMIN, [ours])])
+        port = AdminPort(lambda: AdminServer(Inside(), lambda: 0.0), TaskGroupOwner(lambda name, error: None))
+        port.bind(f"{host}:{theirs.getsockname()[1]}")
+        with port.socket as bound:
+            assert (bound is ours) == is_same
+            assert (ours.fileno() >= 0) == is_same, "the other one is closed"
 
 
 Run = Callable[[Coroutine[None, None, None]], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -10,11 +11,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.e2e.handover_clients import Background, ShortRequests
-from tests.e2e.handover_machine import PLAIN, SECURE, UPGRADE_S, Machine, Start
-from tests.e2e.running import ROOT, eventually, is_dead
+from tests.e2e.handover_machine import ADMIN, PLAIN, SECURE, UPGRADE_S, Machine, Start
+from tests.e2e.running import ROOT, cli, eventually, is_dead
 
 KILL_WITHIN_S = 1.5  # the time after the start of an upgrade, or of its new process, in which a process is killed
 LIMIT = 2  # of requests at the program
@@ -42,40 +43,105 @@ class CrashingStarts:
             path.unlink()
 
 
-def broken_file(machine: Machine, stack: ExitStack) -> Any:
-    return "listen: [\n"
+class Mistake(NamedTuple):
+    """A file that an upgrade refuses. `reasons`: the lines that say why; without them, what `activator check` says."""
+
+    file: dict[str, Any] | str | None  # None: there is none
+    reasons: tuple[str, ...] = ()
 
 
-def unknown_key(machine: Machine, stack: ExitStack) -> Any:
-    return {**machine.configuration, "listens": PLAIN}
+def broken_file(machine: Machine, stack: ExitStack) -> Mistake:
+    return Mistake("listen: [\n")
 
 
-def listener_in_use(machine: Machine, stack: ExitStack) -> Any:
+def no_file(machine: Machine, stack: ExitStack) -> Mistake:
+    advice = "name one with -c, start a program with -- CMD, or write one with `activator init`"
+    return Mistake(None, (f"{machine.file}: there is no such file; {advice}",))
+
+
+def unknown_keys(machine: Machine, stack: ExitStack) -> Mistake:
+    return Mistake({**machine.configuration, "listens": PLAIN, "admins": ADMIN})
+
+
+def listener_in_use(machine: Machine, stack: ExitStack) -> Mistake:
+    taken = in_use(stack)
+    hint = "the port is in use; stop the other program or choose another address"
+    return Mistake({**machine.configuration, "listen": [PLAIN, taken]}, (f"cannot listen on {taken}: {hint}",))
+
+
+def admin_port_in_use(machine: Machine, stack: ExitStack) -> Mistake:
+    taken = in_use(stack)
+    hint = "the port is in use; stop the other program or choose another address"
+    where = "(`admin:` in the file, --admin, or ACTIVATOR_ADMIN)"
+    return Mistake(
+        {**machine.configuration, "admin": taken}, (f"admin port: cannot listen on {taken}: {hint} {where}",)
+    )
+
+
+def in_use(stack: ExitStack) -> str:
+    """An address at which another program listens."""
     taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    return {**machine.configuration, "listen": [PLAIN, f"127.0.0.1:{taken.getsockname()[1]}"]}
+    return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def missing_certificate(machine: Machine, stack: ExitStack) -> Any:
+def missing_certificate(machine: Machine, stack: ExitStack) -> Mistake:
     missing = str(machine.folder / "missing.crt")
     secure = {"address": SECURE, "certificate": missing, "key": missing}
-    return {**machine.configuration, "listen": [PLAIN, secure]}
+    return Mistake({**machine.configuration, "listen": [PLAIN, secure]})
 
 
-Mistake = Callable[[Machine, ExitStack], Any]
-MISTAKES: list[Mistake] = [broken_file, unknown_key, listener_in_use, missing_certificate]
-CRASHES = {
-    "exits": "import os; os._exit(7)",
-    "is killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-    "exits with 0": "import os; os._exit(0)",
+def members(machine: Machine, stack: ExitStack) -> Mistake:
+    key = machine.folder / "members.key"
+    key.write_text("0123456789abcdef" * 4)
+    key.chmod(0o600)
+    group = {"listen": "127.0.0.1:21011", "peers": ["127.0.0.1:21011", "127.0.0.1:21012"], "key_file": str(key)}
+    reason = "`members` is set: restart the replicas one after the other, which loses no request"
+    return Mistake({**machine.configuration, "members": group}, (reason,))
+
+
+def push(machine: Machine, stack: ExitStack) -> Mistake:
+    return Mistake(
+        {**machine.configuration, "push": {"listen": "127.0.0.4:0"}}, ("`push` is set: restart the activator",)
+    )
+
+
+def cluster(machine: Machine, stack: ExitStack) -> Mistake:
+    reason = "in a cluster, replicas are replaced by its own means"
+    return Mistake({**machine.configuration, "kubernetes": {}}, (reason,))
+
+
+MISTAKES: list[Callable[[Machine, ExitStack], Mistake]] = [
+    *(broken_file, no_file, unknown_keys, listener_in_use, admin_port_in_use, missing_certificate),
+    *(members, push, cluster),
+]
+CRASHES = {  # the code and what it ends with
+    "import os; os._exit(7)": 7,
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": -signal.SIGKILL,
+    "import os; os._exit(0)": 0,
 }
 
 
-def check_refused(machine: Machine) -> None:
-    """The upgrade fails with a reason, and nothing has changed."""
+def check_mistake(machine: Machine, mistake: Mistake) -> None:
+    """The upgrade is refused with the reasons of a mistake in the file."""
+    reasons = mistake.reasons
+    if mistake.file is None:
+        machine.file.unlink()
+    else:
+        machine.write(mistake.file)
+    if not reasons:
+        checked = cli("check", str(machine.file)).stderr.splitlines()
+        reasons = tuple(line.removeprefix("activator: ") for line in checked)
+    check_refused(machine, *reasons)
+
+
+def check_refused(machine: Machine, *reasons: str) -> None:
+    """The upgrade fails with these reasons, which the command prints and the old process logs; nothing has changed."""
     before, program = machine.generations(), machine.pid()
     done = machine.try_upgrade()
     assert done.code == 1, done
-    assert done.errors.strip() and "Traceback" not in done.errors, done
+    assert reasons and done.errors.splitlines() == [f"activator: {reason}" for reason in reasons], done
+    for reason in reasons:
+        machine.activator.wait_log(re.escape(f"ERROR activator: upgrade: {reason}; this process continues"))
     eventually(lambda: machine.generations() == before, "the same processes as before, and no other")
     assert machine.pid() == program
 

@@ -19,7 +19,7 @@ import pytest
 from activator.runtime.sockets import split_address
 from tests.e2e.conftest import RunActivator
 from tests.e2e.handover_clients import Background, ShortRequests, all_events, head, next_id
-from tests.e2e.handover_faults import CRASHES, MISTAKES, CrashingStarts, check_kill, check_refused
+from tests.e2e.handover_faults import CRASHES, MISTAKES, CrashingStarts, check_kill, check_mistake, check_refused
 from tests.e2e.handover_machine import PAUSE_MAX_S, PLAIN, SECURE, UPGRADE_S, Start, started_machines
 from tests.e2e.handover_queued import PatientHttp2Client, QueuedRequests, http2_over_tls
 from tests.e2e.http_client import Client, CutShortError, ask
@@ -231,8 +231,7 @@ def test_a_refused_configuration_changes_nothing(start: Start, background: Backg
     running = background.start(load.run())
     with ExitStack() as stack:
         for mistake in MISTAKES:
-            machine.write(mistake(machine, stack))
-            check_refused(machine)
+            check_mistake(machine, mistake(machine, stack))
     machine.write(machine.configuration)
     old = machine.newest()
     program = machine.pid()
@@ -250,9 +249,10 @@ def test_a_new_process_that_ends_at_its_start_changes_nothing(start: Start, tmp_
     machine = start(variables=crash.variables, workers=2)
     machine.activator.may_log_errors = True
     assert machine.get().status == 200
-    for code in CRASHES.values():
+    for code, exit_code in CRASHES.items():
         crash.set(code)
-        check_refused(machine)
+        problem = f"the new process did not take over: it ended with exit code {exit_code}; see its log above"
+        check_refused(machine, problem)
     crash.set("")
     program = machine.pid()
     machine.upgrade()

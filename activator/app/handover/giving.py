@@ -28,8 +28,9 @@ from activator.app.handover.messages import (
     UpgradeError,
     out_of_order,
 )
-from activator.app.handover.taking import VARIABLE
+from activator.app.handover.taking import unsupported
 from activator.config.model.file import Config
+from activator.config.tree import HANDOVER
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.unit import CONTAINER
@@ -109,7 +110,7 @@ class Giving:
 
         `listening`: the name and the sockets of each listener. `front`: the connection to the front, if there is one.
         """
-        problem = self._unsupported()
+        problem = unsupported(self._config)
         if problem:
             raise UpgradeError(problem)
         successor = self._successor = self._start(front)
@@ -145,17 +146,6 @@ class Giving:
         if self._successor is not None:
             self._successor.process.kill()
 
-    def _unsupported(self) -> str:
-        """Return why this configuration cannot be handed over; empty if it can."""
-        config = self._config
-        if config.members.listen:
-            return "`members` is set: restart the replicas one after the other, which loses no request"
-        if config.kubernetes is not None:
-            return "in a cluster, replicas are replaced by its own means"
-        if config.push.listen:
-            return "`push` is set: restart the activator"
-        return ""
-
     def _start(self, front: FrontLink | None) -> Successor:
         """Start the new process with a connection to it, the reaper's and the front's. Raises OSError."""
         own_end, other_end = pair()
@@ -166,7 +156,7 @@ class Giving:
         try:
             process = subprocess.Popen(
                 [sys.executable, *sys.orig_argv[1:]],
-                env={**os.environ, **self._manager.environment(), VARIABLE: variable},
+                env={**os.environ, **self._manager.environment(), HANDOVER: variable},
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # signals of a terminal are forwarded by the front

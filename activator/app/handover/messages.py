@@ -39,7 +39,7 @@ class Offer(Message, frozen=True, tag=True):
 
 
 class Refused(Message, frozen=True, tag=True):
-    """The new process gives up."""
+    """The new process gives up. `problem` has one line per problem."""
 
     problem: str
 
@@ -114,7 +114,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(HandoverMessage)
 
 
 class UpgradeError(Exception):
-    """The reason for which the old process continues."""
+    """The reasons for which the old process continues, one per line."""
 
 
 class GoneError(Exception):

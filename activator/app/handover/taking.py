@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import MutableMapping
@@ -23,22 +24,20 @@ from activator.app.handover.messages import (
     out_of_order,
 )
 from activator.config.model.file import Config
+from activator.config.tree import HANDOVER
 from activator.control_plane.sources.fixed_pods.source import HandedName
 from activator.control_plane.sources.process.handed import Received
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.runtime import sockets
 from activator.runtime.errors import StartError
-from activator.runtime.unix_address import UNIX
+from activator.runtime.unix_address import UNIX, path_of
 from activator.runtime.unix_sockets import remove_file, take_files
 from activator.workers.workers import Released, ReleasedWorker
 
 if TYPE_CHECKING:
     from activator.workers.pool import WorkerPool  # only with several workers
 
-# The descriptors of the connection, of the reaper and of the connection to the front (-1: none), the PID of the front,
-# and the mark of programs.
-VARIABLE: Final = "ACTIVATOR_HANDOVER"
 ANSWER_S: Final = 60.0  # for each answer of the old process
 NUMBERS_LEFT: Final = 1_000  # numbers for workers that the old process starts in the meantime
 GROUP_CHECK_S: Final = 5.0  # between two checks whether the workers of the old process have ended
@@ -58,8 +57,12 @@ class Inheritance:
 
 
 def inheritance(environ: MutableMapping[str, str]) -> Inheritance | None:
-    """Return what the process that has started this one hands over; None if it was not started by an upgrade."""
-    variable = environ.pop(VARIABLE, "")
+    """Return what the process that has started this one hands over; None if it was not started by an upgrade.
+
+    The variable has the descriptors of the connection, of the reaper and of the connection to the front (-1: none), the
+    PID of the front, and the mark of programs.
+    """
+    variable = environ.pop(HANDOVER, "")
     if not variable:
         return None
     link, reaper, front, first, mark = variable.split(":")
@@ -68,6 +71,33 @@ def inheritance(environ: MutableMapping[str, str]) -> Inheritance | None:
             os.set_inheritable(descriptor, False)
     front_link = socket.socket(fileno=int(front)) if int(front) >= 0 else None
     return Inheritance(socket.socket(fileno=int(link)), Reaping.continued(int(reaper), mark), front_link, int(first))
+
+
+def refuse(environ: MutableMapping[str, str], problem: str) -> None:
+    """Report to the process that has started this one by an upgrade, if any, why this one cannot start."""
+    given = inheritance(environ)
+    if given is not None:
+        asyncio.run(_refuse(given, problem))
+
+
+async def _refuse(given: Inheritance, problem: str) -> None:
+    link = Link(given.link)
+    try:
+        await link.receive(ANSWER_S)  # the end of a process that has not read all resets the connection
+    except GoneError:
+        return
+    link.send(Refused(problem))
+
+
+def unsupported(config: Config) -> str:
+    """Return why a process with this configuration cannot hand over, or take over; empty if it can."""
+    if config.members.listen:
+        return "`members` is set: restart the replicas one after the other, which loses no request"
+    if config.kubernetes is not None:
+        return "in a cluster, replicas are replaced by its own means"
+    if config.push.listen:
+        return "`push` is set: restart the activator"
+    return ""
 
 
 class Takeover:
@@ -80,7 +110,7 @@ class Takeover:
         self._received: Received | None = None
         self._groups: set[int] = set()  # process groups of former workers
 
-    async def begin(self, pool: WorkerPool) -> None:
+    async def begin(self, config: Config, pool: WorkerPool) -> None:
         """Inherit the listening sockets."""
         offer, descriptors = await self._receive()
         if not isinstance(offer, Offer):
@@ -89,6 +119,8 @@ class Takeover:
             raise StartError(
                 f"version {activator.__version__} cannot take over from version {offer.version}: restart the activator"
             )
+        if problem := unsupported(config):
+            raise StartError(problem)
         sockets_given = iter(descriptors)
         sockets.inherit([
             (name, [socket.socket(fileno=next(sockets_given)) for _ in range(count)]) for name, count in offer.sockets
@@ -148,8 +180,9 @@ class Takeover:
         supervisor.take_ownership(worker.process for worker in workers)
         supervisor.record_taken_before(commit.taken)
         take_files(commit.files)
+        kept = {path_of(address) for address in listening}
         for path in commit.files:
-            if f"{UNIX}{path}" not in listening:  # the new configuration does not have it
+            if path not in kept:  # the new configuration does not have it
                 remove_file(f"{UNIX}{path}")
         dropped = [key for key in self._state.keys if key not in keys]
         self._groups = {worker.group for worker in workers if worker.group}

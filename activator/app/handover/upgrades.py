@@ -14,9 +14,11 @@ from activator.app.handover.front_link import FrontLink
 from activator.app.handover.giving import Giving, Successor
 from activator.app.handover.messages import UpgradeError
 from activator.app.handover.taking import GROUP_CHECK_S, Inheritance, Takeover
+from activator.app.listening import listeners
 from activator.app.quota_state import QuotaState
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
+from activator.data_plane.server.listener import apply_access
 from activator.messages import PodSetAside
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
@@ -99,7 +101,7 @@ class Upgrades:
         if self._inheritance.front is not None:
             self.front = FrontLink(self._inheritance.front, self._inheritance.first)
         self._takeover = Takeover(self._inheritance)
-        await self._takeover.begin(self._app.own_pool())
+        await self._takeover.begin(self._app.config, self._app.own_pool())
 
     async def take_over(self) -> None:
         """Take over the programs. Raises StartError."""
@@ -125,6 +127,8 @@ class Upgrades:
             await pause(CONTINUE_STEP_S)
         listening = {*self._app.workers.addresses, self._app.config.admin_address}
         await takeover.commit(set(control.worker.model.revisions), listening, control.processes, self._app.own_pool())
+        for listener in listeners(self._app.config):  # the files of Unix sockets are those of this process from now on
+            apply_access(listener)
 
     def serving(self) -> None:
         """Make the other process, if there is one, leave new clients to this one."""
@@ -171,15 +175,14 @@ class Upgrades:
         self.is_under_way = True
         try:
             successor = await self._hand_over()
-        except UpgradeError as error:
-            log.error("upgrade: %s; this process continues", error)
-            return await self._given_up(str(error))
-        except OSError as error:  # no descriptor or no memory is left
-            log.error("upgrade: %s; this process continues", error)
-            return await self._given_up(str(error))
+        except (UpgradeError, OSError) as error:  # OSError: no descriptor or no memory is left
+            problems = str(error).split("\n")
+            for problem in problems:
+                log.error("upgrade: %s; this process continues", problem)
+            return await self._given_up(problems)
         except Exception as error:
             log.exception("upgrade: an internal error; this process continues")
-            return await self._given_up(f"an internal error: {error!r}")
+            return await self._given_up([f"an internal error: {error!r}"])
         finally:
             self.is_under_way, self._giving = False, None
         log.info(
@@ -219,7 +222,7 @@ class Upgrades:
         )
         return await giving.run(app.listening(), self.front)
 
-    async def _given_up(self, problem: str) -> dict[str, Any]:
+    async def _given_up(self, problems: list[str]) -> dict[str, Any]:
         """Continue after a failed upgrade. Return its outcome."""
         until_s = self._now() + REOPEN_S
         while self._app.config.state:
@@ -234,7 +237,7 @@ class Upgrades:
         signals, self._signals = self._signals, []
         if signal.SIGTERM in signals:
             self._app.stop()
-        return {"problems": [problem]}
+        return {"problems": problems}
 
     def forward(self, number: int) -> bool:
         """Send a signal to the process that replaces this one, once it is the activator; False if there is none."""

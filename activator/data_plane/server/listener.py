@@ -26,7 +26,7 @@ from activator.runtime.handshake import Handshake
 from activator.runtime.sockets import LISTEN_BACKLOG, address_of, bind
 from activator.runtime.tasks import pause
 from activator.runtime.transport import FLUSH_S, Transport
-from activator.runtime.unix_sockets import remove_file, set_access
+from activator.runtime.unix_sockets import SocketAccess, remove_file, set_access
 
 REFUSING_S: Final = 1.0  # how long clients may take the refusals of queued requests, at the end of a drain
 ACCEPTED_TURNS: Final = 3  # turns of the loop from an accept to the connection (turn_accepting.py has a task between)
@@ -69,12 +69,12 @@ def open_socket(wanted: str | Listener, leaving: Iterable[ListeningSocket] = ())
 
 
 def apply_access(wanted: str | Listener) -> None:
-    """Apply the access mode of a reload; if that fails, log it and keep the socket as it is."""
-    if isinstance(wanted, Listener):
-        try:
-            set_access(wanted.address, wanted.access())
-        except StartError as error:
-            log.error("%s: %s", wanted.address, error)
+    """Apply the permissions of a reload or upgrade; if that fails, log it and keep the socket as it is."""
+    address = address_of_listener(wanted)
+    try:
+        set_access(address, wanted.access() if isinstance(wanted, Listener) else SocketAccess())
+    except StartError as error:
+        log.error("%s: %s", address, error)
 
 
 class _Accepting:
