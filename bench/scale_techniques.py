@@ -33,7 +33,7 @@ class MeasuredReconciler(Reconciler):
     def _is_established(self, desired: Desired) -> bool:
         return self._techniques.skip_unchanged and super()._is_established(desired)
 
-    def _pass(self, desired: Desired) -> ReconcileRun:
+    def _new_run(self, desired: Desired) -> ReconcileRun:
         kind = ReconcileRun if self._techniques.skip_unchanged else _WritingPass
         reads = Reads if self._techniques.memoised_reads else FreshReads
         memory = self._memories[desired.key]
@@ -49,7 +49,7 @@ class _WritingPass(ReconcileRun):
 
     __slots__ = ()
 
-    def is_unchanged(self, component: Component, is_same: bool) -> bool:
+    def count_if_unchanged(self, component: Component, is_same: bool) -> bool:
         return False
 
 

@@ -54,7 +54,7 @@ class DefectiveReaping(Reaping):
         super().__init__(None, "")
         self.failures = failures
 
-    def born(self, group: int) -> None:
+    def add_group(self, group: int) -> None:
         if self.failures:
             self.failures -= 1
             raise ValueError("injected")

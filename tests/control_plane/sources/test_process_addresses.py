@@ -24,7 +24,7 @@ class Reported(Reaping):
         super().__init__(None, "")
         self.folders: list[str] = []
 
-    def folder(self, path: str) -> None:
+    def add_folder(self, path: str) -> None:
         self.folders.append(path)
 
 
