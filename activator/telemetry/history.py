@@ -257,7 +257,7 @@ def _quantile(buckets: Sequence[tuple[float, int]], rank: float) -> float:
         if count >= rank:
             if isinf(bound):
                 return lower
-            return lower + (bound - lower) * (rank - below) / max(count - below, 1)
+            return min(lower + (bound - lower) * (rank - below) / max(count - below, 1), bound)  # bound: rounding
         lower, below = bound, count
     return lower
 

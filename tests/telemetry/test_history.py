@@ -6,7 +6,7 @@ import asyncio
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from activator.data_plane import statistics
@@ -199,6 +199,7 @@ def test_many_revisions_are_looked_at_in_turns_of_the_loop() -> None:
 
 
 @given(st.lists(st.floats(0.0, 20.0), min_size=1, max_size=60), st.floats(0.01, 1.0))
+@example([0.0, 0.0, 0.0], 1.0)
 def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[float], share: float) -> None:
     bounds = [0.1, 0.5, 1.0, 5.0, 10.0, math.inf]
     buckets = [(bound, sum(value <= bound for value in values)) for bound in bounds]
