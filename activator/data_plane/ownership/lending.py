@@ -232,8 +232,9 @@ class Lending(SlotLender):
         """
         throttler = self.throttler
         waiters = throttler.queue.waiters.by_arrival()
-        numbered = [waiter for waiter in waiters if waiter.arrival_at_owner]
-        numbered.sort(key=lambda waiter: waiter.arrival_at_owner)
+        numbered = sorted(
+            [waiter for waiter in waiters if waiter.arrival_at_owner], key=lambda waiter: waiter.arrival_at_owner
+        )
         unnumbered = deque(_by_time([waiter for waiter in waiters if not waiter.arrival_at_owner]))
         order: list[Waiter] = []
         last = 0
