@@ -66,7 +66,7 @@ def test_after_a_loss_it_grows_by_one() -> None:
     assert window.size == before + 1
 
 
-@given(st.lists(st.sampled_from(["answered", "aged", "ended", "lost"]), max_size=400))
+@given(st.lists(st.sampled_from(["answered", "aged", "new_ended", "lost"]), max_size=400))
 def test_its_bounds_hold_whatever_happens(events: list[str]) -> None:
     window = DialWindow()
     for event in events:
