@@ -43,6 +43,11 @@ NO_DIFFERENCE: Final[dict[str, str]] = _by_reason(
 # Holes of the simulation.
 NOT_FOUND: Final[dict[str, str]] = _by_reason(
     {
+        "a number that is sent again; data_plane/ownership/test_registered_order.py finds it": (
+            "lending.Lending.want: leave: if self._begun:",
+            "lending.Lending.want: leave: self._send_queued(known)",
+            "lending.Lending.want: turn: self._begun",
+        ),
         "a guard for what another part of the program would have to do wrong first: a lease that was closed elsewhere": (
             "borrowing.Borrowing.closed: part: tracker.generation == lease.generation IN tracker.generation == lease.generation and tracker.state == READY and self._may_keep()",
             "lending.LentSlots.released: part: not lease.released IN lease is not None and (not lease.released)",
